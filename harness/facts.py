@@ -1,0 +1,193 @@
+"""What a run observed: the one value that every check judges. Written to facts.json, so a run can be judged again.
+
+Nothing here is an opinion: no thresholds, no verdicts. A fact that could not be had is None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.deployments import Method, RoleName
+
+
+class Fact(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sample(Fact):
+    """One line of a /metrics page."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Snapshot(Fact):
+    """One /metrics page. ``taken_at_s`` is time.monotonic() of the harness."""
+
+    url: str
+    taken_at_s: float
+    samples: tuple[Sample, ...]
+
+
+class EffectiveConfig(Fact):
+    """What the engine itself says it runs, read from its own start-up log; None where the engine did not say."""
+
+    model: str | None
+    method: str | None
+    k: int | None
+    drafter: str | None
+    tensor_parallel: int | None
+    data_parallel: int | None
+    pipeline_parallel: int | None
+    expert_parallel: bool | None
+    connector: str | None
+    kv_buffer_device: str | None
+    kv_role: str | None
+    load_failure_policy: str | None
+    block_size: int | None
+    max_model_len: int | None
+    source: str
+
+
+class RequestedConfig(Fact):
+    """What the plan asked for, in the same terms."""
+
+    model: str
+    method: Method | None
+    k: int | None
+    drafter: str | None
+    tensor_parallel: int
+    data_parallel: int
+    pipeline_parallel: int
+    expert_parallel: bool
+    connector: str | None
+    kv_buffer_device: str | None
+    kv_role: str | None
+    load_failure_policy: str | None
+    block_size: int | None
+    max_model_len: int
+
+
+class ServerFacts(Fact):
+    """One server over the run. ``windows`` are snapshots in time order: after the smoke request, ..., after the run.
+
+    ``windows`` holds at least the two outer snapshots. ``answered_after_run``: a completion sent after the last
+    request came back with the token count asked for; ``after_error`` quotes what happened otherwise.
+    """
+
+    name: str
+    role: RoleName
+    stage: Literal["main", "reference"]
+    url: str
+    log: str
+    engines: int
+    ranks: int
+    requested: RequestedConfig
+    effective: EffectiveConfig
+    windows: tuple[Snapshot, ...]
+    answered_after_run: bool
+    after_error: str | None
+
+
+class RequestFacts(Fact):
+    """One request of the workload. Times in seconds. ``status`` None: no HTTP answer (``error`` says why).
+
+    ``prompt_token_ids`` are those that the engine reports for the prompt (chat template applied), None if it did not.
+    ``body_error``: the text of an error found inside a 2xx answer.
+    """
+
+    index: int
+    prompt_id: str
+    stage: Literal["main", "reference"]
+    max_tokens: int
+    status: int | None
+    error: str | None
+    body_error: str | None
+    text: str | None
+    token_ids: tuple[int, ...] | None
+    prompt_token_ids: tuple[int, ...] | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    finish_reason: str | None
+    started_at_s: float
+    duration_s: float
+    first_hop_s: float | None
+    accepted_per_step: tuple[int, ...] | None
+    open_ended: bool = True
+    mode: str = ""
+
+
+class RouterFacts(Fact):
+    """Requests that the router says it served; ``per_worker`` by backend URL. ``mode`` direct: the harness's own hops."""
+
+    mode: Literal["vllm-router", "direct"]
+    served: int | None
+    failed: int | None
+    per_worker: dict[str, int]
+
+
+class ExpectedCounts(Fact):
+    """Computed by the simulator for the whole workload, as the decode side counts (PD padding included)."""
+
+    drafts: int
+    draft_tokens: int
+    accepted: int
+    per_position: tuple[int, ...]
+
+
+class ExpectedText(Fact):
+    """The right output of one request. ``source``: ``computed`` (simulator) or ``reference`` (a server's output)."""
+
+    prompt_id: str
+    token_ids: tuple[int, ...]
+    source: Literal["computed", "reference"]
+
+
+class BaselineFacts(Fact):
+    """The baseline entry that was selected for this run; see `harness.baselines` for the certificate."""
+
+    key: str
+    acceptance_length: float | None
+    per_position: tuple[float, ...] | None
+    rtol: float | None
+    sided: Literal["two", "lower"]
+    exact: bool
+    estimator: str
+    certificate: dict[str, str]
+
+
+class RunFacts(Fact):
+    """Everything one run observed."""
+
+    deployment: str
+    model_set: Literal["hub", "tiny"]
+    platform: str
+    disaggregated: bool
+    method: Method | None
+    k: int | None
+    bos_token_id: int | None
+    add_bos_expected: bool
+    prompts: int
+    servers: tuple[ServerFacts, ...]
+    requests: tuple[RequestFacts, ...]
+    router: RouterFacts | None
+    expected_counts: ExpectedCounts | None
+    expected_text: tuple[ExpectedText, ...]
+    reference_mode: Literal["computed", "server", "none"]
+    baseline: BaselineFacts | None
+    baseline_error: str | None
+    checks: tuple[str, ...]
+
+
+class CheckResult(Fact):
+    """What one check found. ``verdict`` is what a failure means; a pass carries the figures that show it."""
+
+    name: str
+    ok: bool
+    verdict: Literal["pass", "regression", "infra", "misconfigured", "unsupported"]
+    summary: str
+    figures: dict[str, float | int | str | None] = {}
+    evidence: tuple[str, ...] = ()

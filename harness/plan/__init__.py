@@ -1,0 +1,1 @@
+"""Deployment + machine + engine -> exact argv, environment, devices, ports, memory and time budgets. Pure."""
