@@ -19,7 +19,7 @@ ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp"]
 
 @dataclass(frozen=True)
 class HubModel:
-    """A checkpoint on the hub. ``revision`` None: the commit that the cache's ``main`` names, recorded in the result."""
+    """A checkpoint on the hub. ``revision`` None: the commit that the cache's ``main`` names; the result records it."""
 
     repo: str
     revision: str | None = None
@@ -69,7 +69,7 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Transfer:
-    """How KV moves from prefill to decode. ``buffers``: the KV buffer devices to run, one run each on an accelerator."""
+    """How KV moves from prefill to decode. ``buffers``: the KV buffer devices, one run each on an accelerator."""
 
     connector: str = "NixlConnector"
     buffers: tuple[KvBuffer, ...] = ("device",)
@@ -98,7 +98,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """One budget per phase, seconds. A cold start of a large checkpoint on a GPU fits; a dead child ends a wait at once."""
+    """One budget per phase, seconds: room for a cold start of a large checkpoint; a dead child ends a wait at once."""
 
     lease_s: float = 600
     ready_s: float = 900
@@ -128,6 +128,25 @@ class Deployment:
     def devices(self) -> int:
         """Accelerators of the main stage; the reference server runs before or after it on the same ones."""
         return sum(role.parallel.world_size for role in self.roles if role.name != "reference")
+
+    @property
+    def usage(self) -> str:
+        """What `nox --list` (first line) and `nox --usage` (all of it) show."""
+        drafter = f" + {self.models.drafter.repo}" if self.models.drafter else ""
+        moved = (
+            f"KV over {self.transfer.connector}, buffers: {', '.join(self.transfer.buffers)}" if self.transfer else ""
+        )
+        lines = (
+            f"{self.summary}. Needs {self.needs}.",
+            "",
+            f"hub:   {self.models.target.repo}{drafter}",
+            f"tiny:  {self.models.tiny}, acceptance computed exactly; default where no accelerator is visible",
+            *((moved,) if moved else ()),
+            f"judged by: {', '.join(self.checks)}",
+            "",
+            "options after `--`: --models hub|tiny  --devices 0,1  --engine auto|cpu|cuda|PYTHON  --dry-run  --help",
+        )
+        return "\n".join(lines)
 
     def role(self, name: RoleName) -> Role:
         """The role called ``name``; ``KeyError`` when the deployment has none."""
@@ -169,6 +188,7 @@ EAGLE3_PD = Deployment(
     transfer=Transfer(buffers=("device", "host")),
     workload="mt-bench",
     checks=PD_CHECKS,
+    settings=EngineSettings(max_model_len=16384, block_size=16),
     tags=("pd", "eagle3"),
     needs="2 GPUs (hub: 40 GiB each) or 2 CPU cores (tiny)",
 )

@@ -121,7 +121,7 @@ class RequestFacts(Fact):
 
 
 class RouterFacts(Fact):
-    """Requests that the router says it served; ``per_worker`` by backend URL. ``mode`` direct: the harness's own hops."""
+    """What the router says it served; ``per_worker`` by backend URL. ``mode`` direct: the harness's own hops."""
 
     mode: Literal["vllm-router", "direct"]
     served: int | None

@@ -26,7 +26,7 @@ class Phase(BaseModel):
 
 
 class Result(BaseModel):
-    """One run. ``figures`` are measured, ``expected`` what they were judged against; both empty if nothing was measured.
+    """One run. ``figures`` are measured, ``expected`` what they were judged against; empty if nothing was measured.
 
     ``root_line`` quotes the first cause from the log of the process to blame, ``log`` is that log. ``launch`` says how
     the servers were started, ``adjustments`` what the engine plugin changed (speed only), by server.

@@ -1,0 +1,47 @@
+"""Where the harness keeps things. The only module that reads these from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import Misconfigured
+
+CACHE_VARIABLE = "SPEC_GATE_CACHE"
+STATE_VARIABLE = "SPEC_GATE_STATE"
+
+
+@dataclass(frozen=True)
+class Locations:
+    """``cache`` may be deleted at any time (engines, tiny checkpoints, probe answers). ``state`` holds leases and run
+    records and must be shared by everyone who uses the machine's devices. ``runs`` receives result folders.
+    """
+
+    cache: Path
+    state: Path
+    runs: Path
+
+
+def locate(environment: Mapping[str, str], runs: Path | None) -> Locations:
+    """The user's choice first, then the platform's usual places."""
+    home_cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(environment.get(CACHE_VARIABLE) or home_cache / "spec-decode-gate")
+    # One folder per machine, not per user: a lease that another user cannot see is no lease.
+    state = Path(environment.get(STATE_VARIABLE) or "/var/tmp/spec-decode-gate")
+    return Locations(cache=cache.absolute(), state=state.absolute(), runs=(runs or Path("runs")).absolute())
+
+
+def make_usable(folder: Path, purpose: str, mode: int = 0o755) -> None:
+    """Create ``folder`` or raise Misconfigured saying why it cannot be used."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=mode)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise Misconfigured(
+            f"The {purpose} folder {folder} cannot be written ({error.strerror or error}); "
+            "choose another one or repair its permissions."
+        ) from error
