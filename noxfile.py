@@ -14,7 +14,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness.deployments import DEPLOYMENTS, Deployment  # noqa: E402
+from harness.deployments import DEPLOYMENTS, Deployment
 
 nox.needs_version = ">=2024.10.9"
 nox.options.sessions = ["lint", "types", "tests"]

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from harness.deployments import Method, RoleName
+from harness.engine.info import EnginePlatform
 
 
 class Fact(BaseModel):
@@ -164,7 +165,7 @@ class RunFacts(Fact):
 
     deployment: str
     model_set: Literal["hub", "tiny"]
-    platform: str
+    platform: EnginePlatform
     disaggregated: bool
     method: Method | None
     k: int | None

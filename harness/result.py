@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from harness.deployments import KvBuffer, ModelSetName
 from harness.facts import CheckResult
 from harness.verdict import Verdict
 
@@ -41,9 +42,9 @@ class Result(BaseModel):
     root_line: str | None = None
     log: str | None = None
     next_step: str | None = None
-    model_set: str | None = None
+    model_set: ModelSetName | None = None
     models: list[str] = []
-    kv_buffer: str | None = None
+    kv_buffer: KvBuffer | None = None
     launch: str | None = None
     router: str | None = None
     reference: str | None = None

@@ -13,6 +13,9 @@ from harness.plan.types import ModelPaths
 # The tiny checkpoints are written for this many positions.
 TINY_MAX_MODEL_LEN = 4096
 
+# The CPU attention kernels refuse anything else ("No common block size", CPU_ATTN: MultipleOf(32)).
+_CPU_BLOCK_MULTIPLE = 32
+
 _KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
@@ -32,6 +35,14 @@ def max_model_len(deployment: Deployment, model_set: ModelSetName) -> int:
     """Tokens of the longest sequence a server accepts."""
     wanted = deployment.settings.max_model_len
     return min(wanted, TINY_MAX_MODEL_LEN) if model_set == "tiny" else wanted
+
+
+def block_size(deployment: Deployment, platform: EnginePlatform) -> int | None:
+    """Tokens of one KV block; None leaves it to the engine."""
+    wanted = deployment.settings.block_size
+    if wanted is None or platform != "cpu":
+        return wanted
+    return -(-wanted // _CPU_BLOCK_MULTIPLE) * _CPU_BLOCK_MULTIPLE
 
 
 def transfer_config(transfer: Transfer, role: Role, buffer: KvBuffer, platform: EnginePlatform) -> dict[str, str]:
@@ -94,8 +105,9 @@ def server_argv(
     argv += ["--max-model-len", str(max_model_len(deployment, model_set)), "--enforce-eager"]
     if dtype is not None:
         argv += ["--dtype", dtype]
-    if settings.block_size is not None:
-        argv += ["--block-size", str(settings.block_size)]
+    size = block_size(deployment, engine.platform)
+    if size is not None:
+        argv += ["--block-size", str(size)]
     if not settings.prefix_caching:
         argv.append("--no-enable-prefix-caching")
     if settings.hybrid_kv_cache:

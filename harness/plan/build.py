@@ -278,6 +278,8 @@ def _router(inputs: Inputs, allocation: Allocation, servers: tuple[ServerPlan, .
             argv += [f"--{server.role}", server.url]
     # A retry would serve a request twice and hide a failure; the gate wants to see the first answer.
     argv += ["--policy", "round_robin", "--disable-retries", "--disable-circuit-breaker"]
+    # It starts beside the servers; by default it would look for them again after 30 s.
+    argv += ["--worker-startup-check-interval", "1"]
     argv += ["--prometheus-host", LOOPBACK, "--prometheus-port", str(metrics_port)]
     return RouterPlan(
         name=_ROUTER,

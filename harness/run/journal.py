@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ Field = str | int | float | bool | None | list[str]
 class Journal:
     """Phases and events of one run. Each event is one flushed line, so a killed run keeps all but the last."""
 
-    def __init__(self, run_dir: Path, progress: Progress) -> None:
-        self._stream: TextIO = (run_dir / EVENTS_NAME).open("a", encoding="utf-8", buffering=1)
+    def __init__(self, run_dir: Path | None, progress: Progress) -> None:
+        """``run_dir`` None: phases are timed, nothing is written (a dry run)."""
+        path = Path(os.devnull) if run_dir is None else run_dir / EVENTS_NAME
+        self._stream: TextIO = path.open("a", encoding="utf-8", buffering=1)
         self._progress = progress
         self._began = time.monotonic()
         self.phases: list[Phase] = []

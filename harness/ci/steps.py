@@ -1,0 +1,233 @@
+"""The registry and the platform table as Buildkite steps: pure, the same input gives the same bytes.
+
+Each step is one deployment with one KV buffer device, so that its timeout is the budget of exactly one run. Its
+command is one chain of ``&&``: whatever joins the lines of a step, a failing first command fails it. Single quotes
+are not used where vLLM's generator would turn them into double ones inside double ones.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from harness.ci.platforms import PLATFORMS, PROJECT_FOLDER, Platform, Variant, pool_size
+from harness.deployments import Deployment, KvBuffer
+
+Step = dict[str, Any]
+Document = dict[str, Any]
+ReadList = Callable[[str], tuple[str, ...]]
+
+NVIDIA_FILE = ".buildkite/test_areas/spec_decode_gate.yaml"
+INTEL_FILE = ".buildkite/intel_jobs/spec_decode_gate_intel.yaml"
+PROJECT_FILE = ".buildkite/pipeline.yaml"
+HEADER = "# Rendered by `nox -s pipeline` from harness/deployments.py and harness/ci/platforms.py: edit those.\n"
+# Fields that rendering decides. Any other field of a step on disk is upstream's and is carried over as it is.
+KNOWN_FIELDS = frozenset(
+    (
+        *("label", "key", "timeout_in_minutes", "device", "num_devices", "optional", "working_dir", "env", "mirror"),
+        *("source_file_dependencies", "commands", "agent_tags", "no_plugin", "artifact_paths", "depends_on"),
+    )
+)
+NOX = "nox==2026.10.20"
+# Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
+SETUP_MINUTES = 15
+OWN_SESSIONS = {"lint": 10, "types": 10, "tests": 20}
+
+
+def run_minutes(deployment: Deployment) -> int:
+    """A timeout above every budget of one run: the lease, then per stage readiness, driving and teardown."""
+    budgets = deployment.timeouts
+    stages = 2 if "output_matches_reference" in deployment.checks else 1
+    total_s = budgets.lease_s + stages * (budgets.ready_s + budgets.drive_s + budgets.stop_s)
+    return math.ceil(total_s / 60) + SETUP_MINUTES
+
+
+def buffers(deployment: Deployment) -> tuple[KvBuffer | None, ...]:
+    """The KV buffer devices to run, one step each; one None for a deployment that transfers nothing."""
+    return deployment.transfer.buffers if deployment.transfer is not None else (None,)
+
+
+def gate_command(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -> str:
+    """The run itself. No retry inside the step: it would double a budget that the timeout counts once."""
+    chosen = f" --kv-buffer {buffer}" if buffer is not None else ""
+    return (
+        f"uv pip install --system {NOX} && "
+        f"python3 -m nox -s {deployment.name} -- --models {variant.models}{chosen} --no-retry-infra"
+    )
+
+
+def _key(deployment: Deployment, variant: Variant, buffer: KvBuffer | None, vendor: str = "") -> str:
+    return "-".join(filter(None, ("spec-decode-gate", deployment.name, buffer, variant.models, vendor)))
+
+
+def _label(platform: Platform, variant: Variant, deployment: Deployment, buffer: KvBuffer | None) -> str:
+    nightly = " [Nightly]" if variant.optional else ""
+    memory = f", {buffer} KV" if buffer is not None else ""
+    text = f"{platform.emoji} ({variant.label}){nightly} Spec Decode Gate {deployment.name} ({variant.models}{memory})"
+    return DoubleQuotedScalarString(text)
+
+
+def _minutes(platform: Platform, deployment: Deployment) -> int:
+    """Raises ``ValueError`` when the platform would cut the step off before the run's own budgets end."""
+    minutes = run_minutes(deployment)
+    if platform.longest_minutes is not None and minutes > platform.longest_minutes:
+        raise ValueError(
+            f"{deployment.name} may take {minutes} min, {platform.name} ends a step after {platform.longest_minutes}"
+        )
+    return minutes
+
+
+def _mirror(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -> Step | None:
+    platform = PLATFORMS["amd"]
+    own = next((other for other in platform.variants if other.models == variant.models), None)
+    if own is None:
+        return None
+    devices = pool_size(deployment.devices)
+    return {
+        "amd": {
+            "label": _label(platform, own, deployment, buffer),
+            "dind": False,
+            "device": f"{own.device}_{devices}",
+            # The generator refuses a count that is not the pool's, also an inherited one.
+            **({"num_devices": devices} if devices != deployment.devices else {}),
+            "timeout_in_minutes": _minutes(platform, deployment),
+            "depends_on": [platform.image_step],
+            # The generator adds the mirrored step's own list to this one.
+            "source_file_dependencies": list(platform.extra_dependencies),
+        }
+    }
+
+
+def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Document:
+    """``test_areas`` schema, with the AMD mirror in each step."""
+    platform = PLATFORMS["nvidia"]
+    steps: list[Step] = []
+    for deployment in deployments:
+        for variant in platform.variants:
+            for buffer in buffers(deployment):
+                step: Step = {
+                    "label": _label(platform, variant, deployment, buffer),
+                    "key": _key(deployment, variant, buffer),
+                    "timeout_in_minutes": _minutes(platform, deployment),
+                    "device": variant.device,
+                    "num_devices": deployment.devices,
+                }
+                if variant.optional:
+                    step["optional"] = True
+                step |= {
+                    "working_dir": DoubleQuotedScalarString(platform.working_dir),
+                    "source_file_dependencies": [*read(deployment.name), *platform.extra_dependencies],
+                    "commands": [
+                        "bash ../.buildkite/scripts/install-kv-connectors.sh && "
+                        + gate_command(deployment, variant, buffer)
+                    ],
+                }
+                mirror = _mirror(deployment, variant, buffer)
+                if mirror is not None:
+                    step["mirror"] = mirror
+                steps.append(step)
+    return {"group": "Spec Decode Gate", "depends_on": [platform.image_step], "steps": steps}
+
+
+def intel_document(deployments: Iterable[Deployment], read: ReadList) -> Document:
+    """``intel_jobs`` schema. The runner script starts the container and gets the command as one quoted word."""
+    platform = PLATFORMS["intel"]
+    steps: list[Step] = []
+    for deployment in deployments:
+        for variant in platform.variants:
+            for buffer in buffers(deployment):
+                step: Step = {
+                    "label": _label(platform, variant, deployment, buffer),
+                    "key": _key(deployment, variant, buffer, "intel"),
+                    "timeout_in_minutes": _minutes(platform, deployment),
+                    "device": variant.device,
+                    "num_devices": deployment.devices,
+                    "agent_tags": {
+                        "label": "production",
+                        "gpu": f"{deployment.devices}+",
+                        "mem": f"{variant.memory_gb}+",
+                    },
+                    "no_plugin": True,
+                    "optional": variant.optional,
+                    "working_dir": DoubleQuotedScalarString(platform.working_dir),
+                    # REGISTRY and REPO, which the runner script reads, come from the pipeline's own environment.
+                    "env": {"VLLM_TEST_DEVICE": "xpu"},
+                    "source_file_dependencies": [*read(deployment.name), *platform.extra_dependencies],
+                    "commands": [
+                        "bash .buildkite/scripts/hardware_ci/run-intel-test.sh "
+                        f"'cd {PROJECT_FOLDER} && {gate_command(deployment, variant, buffer)}'"
+                    ],
+                }
+                steps.append(step)
+    return {"group": "Spec Decode Gate Intel", "depends_on": [platform.image_step], "steps": steps}
+
+
+def project_document(deployments: Iterable[Deployment]) -> Document:
+    """This project's own pipeline, plain Buildkite, on CPU: its checks first, then every deployment on tiny models."""
+    steps: list[Step] = [
+        {
+            "label": DoubleQuotedScalarString(f":computer: {name}"),
+            "key": name,
+            "timeout_in_minutes": minutes,
+            "commands": [f"python3 -m pip install -q {NOX} && python3 -m nox -s {name}"],
+        }
+        for name, minutes in OWN_SESSIONS.items()
+    ]
+    steps.append(
+        {
+            "label": DoubleQuotedScalarString(":computer: pipeline is up to date"),
+            "key": "pipeline",
+            "timeout_in_minutes": 10,
+            "commands": [f"python3 -m pip install -q {NOX} && python3 -m nox -s pipeline -- --check"],
+        }
+    )
+    for deployment in deployments:
+        steps.append(
+            {
+                "label": DoubleQuotedScalarString(f":computer: {deployment.name} (tiny)"),
+                "key": deployment.name,
+                "depends_on": list(OWN_SESSIONS),
+                "timeout_in_minutes": run_minutes(deployment),
+                "commands": [
+                    f"python3 -m pip install -q {NOX} && "
+                    f"python3 -m nox -s {deployment.name} -- --models tiny --no-retry-infra"
+                ],
+                "artifact_paths": [DoubleQuotedScalarString("runs/**/*")],
+            }
+        )
+    return {"steps": steps}
+
+
+def documents(deployments: Iterable[Deployment], read: ReadList) -> dict[str, Document]:
+    """Every file under ``.buildkite/`` that this project renders, by path."""
+    chosen = list(deployments)
+    return {
+        NVIDIA_FILE: nvidia_document(chosen, read),
+        INTEL_FILE: intel_document(chosen, read),
+        PROJECT_FILE: project_document(chosen),
+    }
+
+
+def carry_over(document: Document, on_disk: Mapping[str, Any] | None) -> Document:
+    """``document`` with the unknown fields that the steps of the same key have on disk, behind the known ones."""
+    before = {step.get("key"): step for step in (on_disk or {}).get("steps") or () if isinstance(step, dict)}
+    steps = []
+    for step in document["steps"]:
+        old = before.get(step["key"], {})
+        steps.append(step | {name: value for name, value in old.items() if name not in KNOWN_FIELDS})
+    return document | {"steps": steps}
+
+
+def as_yaml(document: Document) -> str:
+    """The file's text. No line is folded: a wrapped command would read differently in a diff than in a shell."""
+    writer = YAML()
+    writer.indent(mapping=2, sequence=4, offset=2)
+    writer.width = 100_000
+    text = io.StringIO()
+    writer.dump(document, text)
+    return HEADER + text.getvalue()

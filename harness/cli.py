@@ -1,0 +1,284 @@
+"""The command line: options parsed once into typed values, errors as one sentence, one exit code per verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from harness.deployments import DEPLOYMENTS, Deployment
+from harness.errors import GateError, Misconfigured
+from harness.locations import Locations, locate
+from harness.plan.types import Options
+from harness.report.terminal import console_for
+from harness.run.interrupts import end_with_parent
+from harness.verdict import Verdict, worst
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Acceptance gate for vLLM speculative decoding.",
+)
+
+
+class Models(StrEnum):
+    AUTO = "auto"
+    HUB = "hub"
+    TINY = "tiny"
+
+
+class Launch(StrEnum):
+    AUTO = "auto"
+    SPAWN = "spawn"
+    WARM = "warm"
+
+
+class Router(StrEnum):
+    VLLM_ROUTER = "vllm-router"
+    DIRECT = "direct"
+
+
+class Reference(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+
+
+class KvBuffer(StrEnum):
+    DEVICE = "device"
+    HOST = "host"
+
+
+EngineOption = Annotated[str, typer.Option("--engine", help="auto, cpu, cuda, or an interpreter that has vLLM.")]
+RunsOption = Annotated[Path | None, typer.Option("--runs-dir", help="Where run folders go (default: runs/).")]
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="A deployment; `nox --list` shows them.")],
+    engine: EngineOption = "auto",
+    models: Annotated[Models, typer.Option(help="hub checkpoints, or tiny computed ones (auto: tiny on CPU).")] = (
+        Models.AUTO
+    ),
+    devices: Annotated[str | None, typer.Option(help="Device indices to use, e.g. 0,1.")] = None,
+    share_devices: Annotated[bool, typer.Option("--share-devices", help="Let servers share a device.")] = False,
+    launch: Annotated[Launch, typer.Option(help="spawn as production does, or warm: import once, fork.")] = Launch.AUTO,
+    router: Annotated[Router, typer.Option(help="What stands in front of prefill and decode.")] = Router.VLLM_ROUTER,
+    reference: Annotated[Reference, typer.Option(help="none: do not compare with a standalone server.")] = (
+        Reference.AUTO
+    ),
+    kv_buffer: Annotated[KvBuffer | None, typer.Option(help="Only this KV buffer device.")] = None,
+    no_adjust: Annotated[bool, typer.Option("--no-adjust", help="Leave the engine's speed as it is.")] = False,
+    dataset: Annotated[Path | None, typer.Option(help="MT-Bench as a local JSONL.")] = None,
+    prompts: Annotated[int | None, typer.Option(min=1, help="Number of prompts.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    baselines: Annotated[Path, typer.Option(help="The baselines file.")] = PROJECT / "baselines.toml",
+    pass_env: Annotated[list[str] | None, typer.Option(help="Inherited variable to keep; may be repeated.")] = None,
+    runs_dir: RunsOption = None,
+    lease_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for devices.")] = 600.0,
+    retry_infra: Annotated[
+        bool | None, typer.Option("--retry-infra/--no-retry-infra", help="Once more after infra (default: in CI).")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(help="Deployment that may end `unsupported` with exit code 0.")
+    ] = None,
+    keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep whole logs of a passing run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: the plan as JSON.")] = False,
+) -> None:
+    """Start a deployment, judge it, tear it down. Ends with one word."""
+    # Imported late: `--help` and user mistakes must not wait for numpy and the hub client.
+    from harness.run.request import Request
+    from harness.run.session import run_session
+    from harness.run.start import print_plan, refused
+
+    locations = _locations(runs_dir)
+    try:
+        request = Request(
+            deployment=_deployment(name),
+            options=Options(
+                models=models.value,
+                devices=_indices(devices),
+                share_devices=share_devices,
+                launch=launch.value,
+                router=router.value,
+                reference=reference.value,
+                adjust=not no_adjust,
+                kv_buffer=kv_buffer.value if kv_buffer else None,
+                dataset=dataset,
+                prompts=prompts,
+                max_tokens=max_tokens,
+                concurrency=concurrency,
+                keep_logs=keep_logs,
+            ),
+            engine_choice=engine,
+            host_python=_host_python(),
+            locations=locations,
+            baselines=baselines,
+            inherited=dict(os.environ),
+            passed=frozenset(pass_env or ()),
+            offline=os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"),
+            router_executable=_router_executable(),
+            lease_timeout_s=lease_timeout,
+            extra_environment={},
+        )
+        if dry_run:
+            print_plan(request, console_for(sys.stdout, os.environ), as_json=as_json)
+            return
+    except Misconfigured as error:
+        raise typer.Exit(refused(name, locations, error, console_for(sys.stdout, os.environ))) from error
+    in_ci = os.environ.get("CI", "").lower() in ("1", "true")
+    results = run_session(
+        request, console_for(sys.stdout, os.environ), retry_infra=in_ci if retry_infra is None else retry_infra
+    )
+    verdict = worst([result.verdict for result in results])
+    if verdict is Verdict.UNSUPPORTED and name in (allow or ()):
+        raise typer.Exit(0)
+    raise typer.Exit(verdict.exit_code)
+
+
+@app.command()
+def engine(choice: Annotated[str, typer.Option("--engine", help="auto, cpu, cuda or PYTHON.")] = "auto") -> None:
+    """Find or build the engine environment and print what it is."""
+    from harness.engine.resolve import resolve
+    from harness.run.summary import describe_engine
+    from harness.runtime.occupancy import gpu_visible
+
+    with _one_sentence():
+        info = resolve(
+            choice,
+            _locations(None).cache,
+            _say,
+            host_python=_host_python(),
+            gpu_visible=gpu_visible(),
+            environ=os.environ,
+        )
+    for name, value in describe_engine(info).items():
+        _say(f"{name:13} {value}")
+    _say(f"{'options':13} {len(info.flags)}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can run and who holds its devices; finish what a killed run left behind."""
+    from harness.run.doctor import examine
+
+    with _one_sentence():
+        for line in examine(_locations(None), os.environ):
+            _say(line)
+
+
+@app.command()
+def reap() -> None:
+    """End what killed runs left behind; only processes that carry the mark of a recorded run are touched."""
+    from harness.runtime.reaping import reap_stale
+
+    with _one_sentence():
+        reports = reap_stale(_locations(None).state)
+    if not reports:
+        _say("Nothing was left behind.")
+    for run_id, report in reports.items():
+        _say(f"{run_id}: {len(report.terminated)} terminated, {len(report.killed)} killed")
+        if report.survivors:
+            pids = ", ".join(str(process.pid) for process in report.survivors)
+            _say(f"{run_id}: still running: {pids}")
+            raise typer.Exit(Verdict.INFRA.exit_code)
+
+
+@app.command()
+def judge(
+    run_dir: Annotated[Path, typer.Argument(help="A run folder that holds facts.json.")],
+    baselines: Annotated[Path | None, typer.Option(help="Judge against this file instead.")] = None,
+) -> None:
+    """Judge a finished run again, from its facts.json; nothing is started."""
+    from harness.run.again import judge_again
+
+    with _one_sentence():
+        result = judge_again(run_dir, baselines)
+    from harness.report.terminal import render_summary
+
+    render_summary(result, console_for(sys.stdout, os.environ))
+    raise typer.Exit(result.verdict.exit_code)
+
+
+baseline = typer.Typer(no_args_is_help=True, help="Reference values.")
+app.add_typer(baseline, name="baseline")
+
+
+@baseline.command("record")
+def baseline_record(
+    run_dir: Annotated[Path, typer.Argument(help="A run folder that holds facts.json and result.json.")],
+    reason: Annotated[str, typer.Option(help="Why this value is right.")],
+    key: Annotated[str | None, typer.Option(help="Entry to write (default: DEPLOYMENT/MODELS).")] = None,
+    baselines: Annotated[Path, typer.Option(help="The baselines file.")] = PROJECT / "baselines.toml",
+) -> None:
+    """Write the acceptance of a run into the baselines file, with its certificate."""
+    from harness.run.again import record_baseline
+
+    with _one_sentence():
+        _say(record_baseline(run_dir, baselines, key, reason))
+
+
+def _deployment(name: str) -> Deployment:
+    try:
+        return DEPLOYMENTS[name]
+    except KeyError:
+        raise Misconfigured(
+            f"There is no deployment {name!r}; known are {', '.join(sorted(DEPLOYMENTS))} (`nox --list`)."
+        ) from None
+
+
+def _indices(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise Misconfigured(f"--devices takes indices such as 0,1, not {text!r}.") from None
+
+
+def _locations(runs_dir: Path | None) -> Locations:
+    return locate(os.environ, runs_dir)
+
+
+def _host_python() -> Path | None:
+    named = os.environ.get("SPEC_GATE_HOST_PYTHON")
+    return Path(named) if named else Path(sys.executable)
+
+
+def _router_executable() -> Path | None:
+    # The one beside this interpreter; another on PATH would be another version.
+    found = shutil.which("vllm-router", path=str(Path(sys.executable).parent))
+    return Path(found) if found else None
+
+
+def _say(text: str) -> None:
+    console_for(sys.stdout, os.environ).print(Text(text), soft_wrap=True)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """A user mistake inside the block ends as one sentence and its exit code."""
+    try:
+        yield
+    except GateError as error:
+        _say(f"{error.verdict.value}: {error}")
+        raise typer.Exit(error.verdict.exit_code) from error
+
+
+def main() -> None:
+    """Entry point of ``python -m harness``."""
+    if os.environ.get("SPEC_GATE_END_WITH_PARENT") == "1":
+        end_with_parent()
+    app()

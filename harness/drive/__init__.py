@@ -1,0 +1,1 @@
+"""Workloads, and the client that sends them: one record per request."""

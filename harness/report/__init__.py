@@ -1,0 +1,1 @@
+"""What a run tells people: terminal, HTML, JUnit, Buildkite annotation. Nothing here judges a run again."""

@@ -1,0 +1,122 @@
+"""Observations of the stages put together as the facts that the checks judge."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harness.facts import BaselineFacts, ExpectedText, RouterFacts, RunFacts, ServerFacts
+from harness.measure.effective import parse_effective
+from harness.plan.types import Plan, ServerPlan
+from harness.run.request import Prepared, Request
+from harness.run.requested import requested_config
+from harness.run.stage import ServerObservation, StageObservation
+from harness.zoo import BOS_ID
+
+# Start-up lines stand at the beginning; a log of a chatty engine can be gigabytes.
+_START_OF_LOG_BYTES = 4 << 20
+
+_ADJUSTED = re.compile(r"^gate-plugin pid=(\d+) (applied|not-applicable) (.+)$", re.MULTILINE)
+
+
+def start_of_log(path: Path) -> str:
+    """The first megabytes of a log as text; empty when there is none."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(_START_OF_LOG_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def adjustments_made(server: ServerPlan, run_dir: Path) -> list[str]:
+    """What the plugin says it changed in the processes of one server, each once."""
+    text = start_of_log(run_dir / "logs" / server.log_name)
+    return sorted({f"{outcome} {what}" for _, outcome, what in _ADJUSTED.findall(text)})
+
+
+def facts_of(
+    request: Request,
+    prepared: Prepared,
+    plan: Plan,
+    stages: tuple[StageObservation, ...],
+    baseline: BaselineFacts | None,
+    run_dir: Path,
+) -> RunFacts:
+    """The facts of a finished run."""
+    deployment = request.deployment
+    main = stages[0]
+    drafting = next((role for role in deployment.roles if role.name in ("decode", "server")), deployment.roles[0])
+    speculation = drafting.speculation
+    tiny = prepared.model_set == "tiny"
+    return RunFacts(
+        deployment=deployment.name,
+        model_set=prepared.model_set,
+        platform=prepared.engine.platform,
+        disaggregated=deployment.transfer is not None,
+        method=speculation.method if speculation else None,
+        k=speculation.k if speculation else None,
+        bos_token_id=BOS_ID if tiny else _bos_of(plan.models.target),
+        add_bos_expected=not tiny,
+        prompts=len(prepared.workload.prompts),
+        servers=tuple(
+            _server(request, plan, prepared, stage, observation, run_dir)
+            for stage in stages
+            for observation in stage.servers
+        ),
+        requests=tuple(record for stage in stages for record in stage.requests),
+        router=main.router or _direct(plan),
+        expected_counts=prepared.workload.counts,
+        expected_text=prepared.workload.texts or _reference_text(stages),
+        reference_mode="computed" if tiny else ("server" if len(stages) > 1 else "none"),
+        baseline=baseline,
+        baseline_error=None if baseline else "no baseline was selected",
+        checks=deployment.checks,
+    )
+
+
+def _direct(plan: Plan) -> RouterFacts | None:
+    if any(stage.router for stage in plan.stages) or plan.kv_buffer is None:
+        return None
+    return RouterFacts(mode="direct", served=None, failed=None, per_worker={})
+
+
+def _reference_text(stages: tuple[StageObservation, ...]) -> tuple[ExpectedText, ...]:
+    return tuple(
+        ExpectedText(prompt_id=record.prompt_id, token_ids=record.token_ids, source="reference")
+        for stage in stages
+        if stage.stage == "reference"
+        for record in stage.requests
+        if record.token_ids is not None
+    )
+
+
+def _server(
+    request: Request,
+    plan: Plan,
+    prepared: Prepared,
+    stage: StageObservation,
+    observation: ServerObservation,
+    run_dir: Path,
+) -> ServerFacts:
+    server = observation.server
+    log = run_dir / "logs" / server.log_name
+    return ServerFacts(
+        name=server.name,
+        role=server.role,
+        stage=stage.stage,
+        url=server.url,
+        log=str(log),
+        engines=server.engines,
+        ranks=server.ranks,
+        requested=requested_config(request.deployment, plan, server, prepared.engine.platform),
+        effective=parse_effective(start_of_log(log), server.name),
+        windows=observation.pages,
+        answered_after_run=observation.answered_after_run,
+        after_error=observation.after_error,
+    )
+
+
+def _bos_of(target: Path) -> int | None:
+    """The BOS id of a hub checkpoint, from its own configuration; None when it has none."""
+    found = re.search(r'"bos_token_id"\s*:\s*(\d+)', (target / "config.json").read_text("utf-8"))
+    return int(found[1]) if found else None

@@ -1,0 +1,273 @@
+"""One run from lease to verdict. Whatever happens inside, a result comes out and nothing of ours stays behind."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from harness.deployments import KvBuffer
+from harness.errors import GateError
+from harness.plan.build import assign_devices, build_plan
+from harness.plan.render import as_json
+from harness.plan.types import Allocation, Plan, Stage
+from harness.report.terminal import Progress
+from harness.result import Result, write_atomically
+from harness.run.collect import adjustments_made, facts_of
+from harness.run.interrupts import Interrupts
+from harness.run.journal import Journal
+from harness.run.judge import conclude, run_assertions
+from harness.run.launch import importer_spec, router_spec, server_spec
+from harness.run.request import Prepared, Request
+from harness.run.stage import StageObservation, observe, smoke
+from harness.run.summary import describe_engine, describe_hardware, expected_of, figures_of
+from harness.runtime import leases, ports
+from harness.runtime.deadline import Deadline
+from harness.runtime.devices import memory_used, wait_released
+from harness.runtime.identity import host_identity, new_marker, own_identity
+from harness.runtime.logs import root_error
+from harness.runtime.occupancy import busy_with_strangers
+from harness.runtime.readiness import Condition, HttpHealth, ModelListed, RouterUp, TcpAnswers, all_of, wait
+from harness.runtime.reaping import ReapReport, reap_stale
+from harness.runtime.record import RunRecord
+from harness.runtime.supervised import Servers, supervised
+from harness.verdict import Verdict
+
+# The importer reads half a gigabyte of Python from a cold disk before it can fork a server.
+_IMPORT_S = 180
+_START_S = 30
+_RELEASE_S = 60
+
+
+class Run:
+    """The pieces of one run that its phases share. ``result`` is filled in as they become known."""
+
+    def __init__(
+        self, request: Request, result: Result, run_dir: Path, journal: Journal, progress: Progress, signals: Interrupts
+    ) -> None:
+        self.request = request
+        self.result = result
+        self.run_dir = run_dir
+        self.journal = journal
+        self.progress = progress
+        self.signals = signals
+
+    def execute(self, prepared: Prepared, index: int) -> None:
+        """Lease, run every stage, judge. Raises GateError; the caller turns it into a verdict."""
+        buffer = prepared.buffers[index]
+        self._describe(prepared, buffer)
+        state = self.request.locations.state
+        self._finish_killed_runs(state)
+        with ExitStack() as held:
+            with self.journal.phase("lease"):
+                plan, lease = self._lease(prepared, buffer, held)
+            record = self._record(lease.keys)
+            used_before = memory_used(lease.keys)
+            observations = self._stages(prepared, plan, record, lease.descriptors)
+            with self.journal.phase("release"), self.signals.ignored():
+                wait_released(lease.keys, used_before, Deadline.after(_RELEASE_S))
+        with self.journal.phase("judge"):
+            facts = facts_of(self.request, prepared, plan, observations, prepared.baselines[index], self.run_dir)
+            checks = run_assertions(self.run_dir, facts)
+        judgement = conclude(facts, checks)
+        self.result.checks = list(checks)
+        self.result.figures = figures_of(facts, checks)
+        self.result.expected = expected_of(facts)
+        self.result.verdict = judgement.verdict
+        self.result.reason = judgement.reason
+
+    def _describe(self, prepared: Prepared, buffer: KvBuffer | None) -> None:
+        result, options = self.result, self.request.options
+        result.engine = describe_engine(prepared.engine)
+        result.hardware = describe_hardware(prepared.machine)
+        result.model_set = prepared.model_set
+        result.models = list(prepared.checkpoints.paths.provenance)
+        result.kv_buffer = buffer
+        result.router = options.router if self.request.deployment.transfer else None
+        result.reference = "computed" if prepared.workload.texts else options.reference
+        result.workload = {
+            "name": prepared.workload.name,
+            "prompts": len(prepared.workload.prompts),
+            "hash": prepared.workload.hash,
+            "concurrency": prepared.workload.concurrency,
+        }
+        if prepared.workload.counts is None and options.reference == "none":
+            result.not_judged.append("output_matches_reference: declined with --reference none")
+
+    def _finish_killed_runs(self, state: Path) -> None:
+        for run_id, report in reap_stale(state).items():
+            ended = len(report.terminated) + len(report.killed)
+            self.journal.note(f"finished what the killed run {run_id} left behind: {ended} processes ended")
+
+    def _lease(self, prepared: Prepared, buffer: KvBuffer | None, held: ExitStack) -> tuple[Plan, leases.Lease]:
+        state = self.request.locations.state
+        assigned = assign_devices(prepared.needs, prepared.machine, self.request.options)
+        keys = sorted({device.key for group in assigned.values() for device in group})
+        holder = leases.Holder(
+            self.result.run_id, os.getpid(), getpass.getuser(), self.request.deployment.name, time.time()
+        )
+        lease = held.enter_context(
+            leases.lease(
+                keys,
+                state,
+                holder,
+                deadline=Deadline.after(self.request.lease_timeout_s),
+                on_wait=self.journal.note,
+                busy=busy_with_strangers,
+            )
+        )
+        chosen = held.enter_context(ports.lease_ports(prepared.needs.ports, state, self.result.run_id))
+        plan = build_plan(prepared.inputs, Allocation(devices=assigned, ports=chosen), buffer)
+        write_atomically(self.run_dir / "plan.json", as_json(plan) + "\n")
+        self.result.launch = plan.launch
+        return plan, lease
+
+    def _record(self, keys: tuple[str, ...]) -> RunRecord:
+        run_id = self.result.run_id
+        return RunRecord(
+            run_id=run_id,
+            marker=new_marker(run_id),
+            runner=own_identity(),
+            host=host_identity(),
+            user=getpass.getuser(),
+            run_dir=str(self.run_dir),
+            started_at=time.time(),
+            deployment=self.request.deployment.name,
+            leases=keys,
+        )
+
+    def _stages(
+        self, prepared: Prepared, plan: Plan, record: RunRecord, hold: tuple[int, ...]
+    ) -> tuple[StageObservation, ...]:
+        observations = []
+        for stage in plan.stages:
+            suffix = "" if stage.name == "main" else f" ({stage.name})"
+            with self._supervised(record, hold, plan, stage) as servers:
+                with self.journal.phase(f"launch{suffix}"):
+                    self._launch(prepared, plan, stage, record, servers)
+                with self.journal.phase(f"ready{suffix}"):
+                    self._ready(prepared, stage, servers)
+                with self.journal.phase(f"drive{suffix}"), self.signals.polled():
+                    observations.append(self._observe(prepared, stage, servers))
+                with self.journal.phase(f"stop{suffix}"), self.signals.ignored():
+                    budget = self.request.deployment.timeouts.stop_s
+                    report = servers.stop_all(grace_s=budget / 2, deadline=Deadline.after(budget))
+                    self._note_cleanup(report)
+        return tuple(observations)
+
+    @contextmanager
+    def _supervised(self, record: RunRecord, hold: tuple[int, ...], plan: Plan, stage: Stage) -> Iterator[Servers]:
+        """The supervisor for one stage; its teardown is not interruptible, and what the servers logged is kept."""
+        try:
+            with ExitStack() as stack:
+                servers = stack.enter_context(supervised(record, self.request.locations.state, self.run_dir, hold=hold))
+                try:
+                    yield servers
+                finally:
+                    # From here on a second Ctrl-C must not cut the teardown short.
+                    stack.enter_context(self.signals.ignored())
+        finally:
+            for server in stage.servers:
+                if made := adjustments_made(server, self.run_dir):
+                    self.result.adjustments[server.name] = made
+            if plan.adjustments and not self.result.adjustments:
+                self.journal.event("note", text="no server reported an adjustment")
+
+    def _launch(self, prepared: Prepared, plan: Plan, stage: Stage, record: RunRecord, servers: Servers) -> None:
+        inherited, engine = self.request.inherited, prepared.engine
+        for server in stage.servers:
+            ports.check_still_free(server.host, server.port)
+            for port in server.side_channel_ports:
+                ports.check_still_free(server.host, port)
+        deadline = Deadline.after(_START_S)
+        if plan.launch == "warm":
+            servers.start_importer(
+                importer_spec(stage.servers[0], engine, inherited, record.marker, self.run_dir), deadline
+            )
+            deadline = Deadline.after(_IMPORT_S)
+        for server in stage.servers:
+            servers.start(server_spec(server, plan, engine, inherited, record.marker, self.run_dir), deadline)
+            self.journal.event("started", server=server.name)
+        if stage.router is not None:
+            ports.check_still_free(stage.router.host, stage.router.port)
+            servers.start(router_spec(stage.router, inherited, record.marker, self.run_dir), deadline)
+
+    def _ready(self, prepared: Prepared, stage: Stage, servers: Servers) -> None:
+        conditions: list[Condition] = []
+        logs = self.run_dir / "logs"
+        for server in stage.servers:
+            log = logs / server.log_name
+            parts: list[Condition] = [
+                HttpHealth(server.name, server.url, log),
+                ModelListed(server.name, server.url, server.served_model, log),
+            ]
+            parts += [TcpAnswers(server.name, server.host, port, log) for port in server.side_channel_ports]
+            conditions.append(all_of(*parts))
+        if stage.router is not None:
+            conditions.append(RouterUp(stage.router.name, stage.router.url, logs / stage.router.log_name))
+        wait(conditions, Deadline.after(self.request.deployment.timeouts.ready_s), servers.check)
+        for server in stage.servers:
+            servers.watch(server.name)
+        self.journal.detail("every server answers; one request through the whole route")
+        with self.signals.polled():
+            smoke(prepared.workload, stage, self.request.deployment)
+        servers.check()
+
+    def _observe(self, prepared: Prepared, stage: Stage, servers: Servers) -> StageObservation:
+        def alive() -> None:
+            servers.check()
+            self.signals.check()
+
+        def progress(done: int, total: int) -> None:
+            self.progress.count(done, total, "requests")
+
+        observation = observe(
+            self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress
+        )
+        # A server may have died after its last answer, and its metrics page been the last thing it said.
+        servers.check()
+        return observation
+
+    def _note_cleanup(self, report: ReapReport) -> None:
+        cleanup = self.result.cleanup
+        for name, count in (
+            ("ended_by_sigterm", len(report.terminated)),
+            ("ended_by_sigkill", len(report.killed)),
+            ("survivors", len(report.survivors)),
+            ("shared_memory_removed", len(report.shared_memory)),
+        ):
+            cleanup[name] = cleanup.get(name, 0) + count
+
+
+def concluded(run: Run, body: Callable[[], None]) -> None:
+    """Run ``body`` and turn whatever ends it into a verdict on ``run.result``; never raises."""
+    result = run.result
+    try:
+        body()
+    except GateError as error:
+        result.verdict, result.reason = error.verdict, str(error)
+        result.root_line = error.root_line
+        result.log = str(error.log) if error.log else None
+        if result.root_line is None and error.log is not None and (root := root_error(error.log)) is not None:
+            result.root_line = root.line
+    except KeyboardInterrupt:
+        result.verdict, result.reason = Verdict.INTERRUPTED, "Interrupted; everything this run started was ended."
+    except OSError as error:
+        result.verdict, result.reason = Verdict.INFRA, f"The machine refused: {error}."
+        _keep_traceback(run)
+    except Exception as error:  # noqa: BLE001 - a bug of ours must still leave a result that says so
+        result.verdict = Verdict.INFRA
+        result.reason = f"The harness itself failed ({type(error).__name__}: {error}); see {_keep_traceback(run)}."
+
+
+def _keep_traceback(run: Run) -> Path:
+    path = run.run_dir / "logs" / "harness-traceback.log"
+    try:
+        path.write_text(traceback.format_exc(), "utf-8")
+    except OSError:
+        run.journal.event("traceback", text=traceback.format_exc())
+    return path

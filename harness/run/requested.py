@@ -1,0 +1,43 @@
+"""What a plan asked of a server, in the terms in which the engine reports what it runs. Pure."""
+
+from __future__ import annotations
+
+from harness.deployments import Deployment, Role
+from harness.engine.info import EnginePlatform
+from harness.facts import RequestedConfig
+from harness.plan.arguments import block_size, kv_buffer_device, kv_role, max_model_len
+from harness.plan.types import Plan, ServerPlan
+
+
+def requested_config(
+    deployment: Deployment, plan: Plan, server: ServerPlan, platform: EnginePlatform
+) -> RequestedConfig:
+    """The fields that `harness.measure.effective` can read back."""
+    role = _role_of(deployment, server)
+    transfer = deployment.transfer if server.side_channel_ports else None
+    speculation = role.speculation
+    drafter = plan.models.drafter
+    return RequestedConfig(
+        model=str(plan.models.target),
+        method=speculation.method if speculation else None,
+        k=speculation.k if speculation else None,
+        drafter=str(drafter) if speculation and drafter is not None else None,
+        tensor_parallel=role.parallel.tp,
+        data_parallel=role.parallel.dp,
+        pipeline_parallel=role.parallel.pp,
+        expert_parallel=role.parallel.ep,
+        connector=transfer.connector if transfer else None,
+        kv_buffer_device=(kv_buffer_device(plan.kv_buffer, platform) if transfer and plan.kv_buffer else None),
+        kv_role=kv_role(role) if transfer else None,
+        load_failure_policy="fail" if transfer else None,
+        block_size=block_size(deployment, platform),
+        max_model_len=max_model_len(deployment, plan.model_set),
+    )
+
+
+def _role_of(deployment: Deployment, server: ServerPlan) -> Role:
+    for role in deployment.roles:
+        if role.name == server.role:
+            return role
+    # The reference of a prefill/decode run speculates like its decode server, without a transfer.
+    return Role("reference", speculation=deployment.role("decode").speculation)

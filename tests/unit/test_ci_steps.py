@@ -1,0 +1,171 @@
+"""The rendered pipelines: their schema, their commands, their budgets, and what a change selects."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from harness.ci.audit import SourceTree, audit
+from harness.ci.audit.pipelines import load, parse
+from harness.ci.cli import choose, run_pipeline
+from harness.ci.deps import read_list
+from harness.ci.platforms import PLATFORMS, pool_size
+from harness.ci.steps import (
+    INTEL_FILE,
+    NVIDIA_FILE,
+    PROJECT_FILE,
+    as_yaml,
+    carry_over,
+    documents,
+    nvidia_document,
+    run_minutes,
+)
+from harness.deployments import DEPLOYMENTS, EAGLE3_PD, Parallel, Timeouts
+from tests.unit.test_ci_audit import CONFIG, TODAY
+
+
+def rendered() -> dict[str, str]:
+    return {path: as_yaml(document) for path, document in documents(DEPLOYMENTS.values(), read_list).items()}
+
+
+def steps_of(text: str) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = YAML(typ="safe").load(text)["steps"]
+    return steps
+
+
+def all_steps() -> list[dict[str, Any]]:
+    return [step for text in rendered().values() for step in steps_of(text)]
+
+
+def test_rendering_twice_gives_the_same_bytes() -> None:
+    assert rendered() == rendered()
+
+
+def test_every_file_has_steps_with_unique_keys_for_every_deployment() -> None:
+    for path, text in rendered().items():
+        keys = [step["key"] for step in steps_of(text)]
+        assert len(keys) == len(set(keys)), path
+        assert all(any(name in key for key in keys) for name in DEPLOYMENTS), path
+
+
+def test_every_command_is_valid_shell() -> None:
+    for step in all_steps():
+        for command in step["commands"]:
+            assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0, command
+
+
+def test_a_failing_first_command_fails_the_step() -> None:
+    for step in all_steps():
+        assert len(step["commands"]) == 1
+        [command] = step["commands"]
+        parts = command.split(" && ")
+        assert len(parts) > 1
+        # The first command replaced by `false`, the rest as rendered: nothing after it may turn it into a success.
+        inner = command[command.index("'") + 1 : -1] if "'" in command else command
+        failing = "false && " + inner.split(" && ", 1)[1]
+        assert subprocess.run(["bash", "-c", failing], capture_output=True, check=False).returncode != 0
+
+
+def test_quotes_survive_the_generators_replacement_of_single_ones() -> None:
+    for step in all_steps():
+        for command in step["commands"]:
+            assert '"' not in command
+            replaced = command.replace("'", '"')
+            assert subprocess.run(["bash", "-n", "-c", replaced], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", list(DEPLOYMENTS))
+def test_a_timeout_exceeds_the_budgets_of_the_run(name: str) -> None:
+    budgets = DEPLOYMENTS[name].timeouts
+    phases_s = budgets.lease_s + 2 * (budgets.ready_s + budgets.drive_s + budgets.stop_s)
+    for step in all_steps():
+        if name in step["key"]:
+            assert step["timeout_in_minutes"] * 60 > phases_s
+            mirror = step.get("mirror", {}).get("amd")
+            assert mirror is None or mirror["timeout_in_minutes"] * 60 > phases_s
+
+
+def test_a_run_longer_than_the_platform_allows_is_refused() -> None:
+    long = replace(EAGLE3_PD, timeouts=Timeouts(drive_s=6 * 3600))
+    assert run_minutes(long) > (PLATFORMS["amd"].longest_minutes or 0)
+    with pytest.raises(ValueError, match="amd ends a step after 180"):
+        nvidia_document([long], read_list)
+
+
+def test_device_counts_are_those_of_the_deployment() -> None:
+    for step in all_steps():
+        for name, deployment in DEPLOYMENTS.items():
+            if name in step["key"] and "device" in step:
+                assert step["num_devices"] == deployment.devices
+                if "mirror" in step:
+                    assert step["mirror"]["amd"]["device"].endswith(f"_{deployment.devices}")
+
+
+def test_three_devices_take_the_next_larger_amd_pool_and_say_so() -> None:
+    prefill, decode = EAGLE3_PD.roles
+    three = replace(EAGLE3_PD, roles=(prefill, replace(decode, parallel=Parallel(tp=2))))
+    mirror = nvidia_document([three], read_list)["steps"][0]["mirror"]["amd"]
+    assert (mirror["device"], mirror["num_devices"]) == ("mi300_4", 4)
+    with pytest.raises(ValueError, match="9 devices"):
+        pool_size(9)
+
+
+def test_the_audit_reads_the_files_and_finds_nothing_wrong_with_them() -> None:
+    texts = rendered()
+    texts[".buildkite/ci_config.yaml"] = CONFIG
+    texts[".buildkite/ci_config_intel.yaml"] = 'name: intel\njob_dirs: [".buildkite/intel_jobs"]\n'
+    parsed = {path: parse(text) for path, text in texts.items()}
+    pipelines = load(texts, parsed)
+    assert {step.file for step in pipelines.steps} == {NVIDIA_FILE, INTEL_FILE}
+    assert len(pipelines.mirrors) == len(steps_of(texts[NVIDIA_FILE]))
+    present = {entry.rstrip("/") for step in pipelines.steps for entry in step.dependencies}
+    findings = audit(SourceTree([*texts, *present], texts), TODAY)
+    assert [finding for finding in findings if finding.path.startswith(".buildkite/")] == []
+    # What the steps list, they close: no gap is left for the features that the registry's sessions run.
+    gaps = [finding.key for finding in findings]
+    assert not any(gap.startswith(("EAGLE:", "MTP:", "prefill/decode over NIXL")) for gap in gaps)
+
+
+def test_unknown_fields_of_upstream_pass_through_and_known_ones_do_not() -> None:
+    document = documents([EAGLE3_PD], read_list)[NVIDIA_FILE]
+    on_disk = YAML(typ="safe").load(as_yaml(document))
+    on_disk["steps"][0] |= {"automatic_shard": True, "timeout_in_minutes": 1}
+    [first, *_] = carry_over(document, on_disk)["steps"]
+    assert first["automatic_shard"] is True
+    assert first["timeout_in_minutes"] == run_minutes(EAGLE3_PD)
+
+
+def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_pipeline(tmp_path, check=True) == 1
+    assert not (tmp_path / PROJECT_FILE).exists()
+    assert run_pipeline(tmp_path, check=False) == 0
+    capsys.readouterr()
+    assert run_pipeline(tmp_path, check=True) == 0
+    assert capsys.readouterr().out == ""
+    file = tmp_path / NVIDIA_FILE
+    file.write_text(file.read_text().replace("device: l4", "device: a100", 1))
+    assert run_pipeline(tmp_path, check=True) == 1
+    shown = capsys.readouterr().out
+    assert "-    device: a100" in shown
+    assert "+    device: l4" in shown
+
+
+def test_a_change_to_the_drafter_starts_the_sessions_that_run_it_and_no_others() -> None:
+    chosen = choose(documents(DEPLOYMENTS.values(), read_list), ["vllm/model_executor/models/llama_eagle3.py"])
+    started = [step.label for step in chosen if step.selected]
+    assert started
+    assert all("eagle3-pd" in label for label in started)
+    assert any(":amd:" in label for label in started)
+    assert all("Nightly" not in label for label in started)
+
+
+def test_the_qwen35_sessions_list_their_model_files() -> None:
+    entries = read_list("mtp-pd")
+    assert {"vllm/model_executor/models/qwen3_5.py", "vllm/model_executor/models/qwen3_5_mtp.py"} <= set(entries)
