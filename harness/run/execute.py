@@ -121,7 +121,7 @@ class Run:
             )
         )
         chosen = held.enter_context(ports.lease_ports(prepared.needs.ports, state, self.result.run_id))
-        plan = build_plan(prepared.inputs, Allocation(devices=assigned, ports=chosen), buffer)
+        plan = self.request.alter_plan(build_plan(prepared.inputs, Allocation(devices=assigned, ports=chosen), buffer))
         write_atomically(self.run_dir / "plan.json", as_json(plan) + "\n")
         self.result.launch = plan.launch
         return plan, lease

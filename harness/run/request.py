@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,12 @@ from harness.facts import BaselineFacts
 from harness.locations import Locations
 from harness.models import Checkpoints
 from harness.plan.build import Inputs
-from harness.plan.types import Machine, Needs, Options
+from harness.plan.types import Machine, Needs, Options, Plan
 from harness.run.workload import Workload
+
+
+def unaltered(plan: Plan) -> Plan:
+    return plan
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Request:
     lease_timeout_s: float
     # Per-server environment of a trace or a mutation, by server name.
     extra_environment: Mapping[str, Mapping[str, str]]
+    # Applied to the finished plan by `harness falsify`; what is *requested* stays the deployment's.
+    alter_plan: Callable[[Plan], Plan] = unaltered
 
 
 @dataclass(frozen=True)

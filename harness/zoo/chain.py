@@ -8,27 +8,27 @@ prompt, one channel for each layer whose cache has to survive the transfer. A la
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.zoo.tokens import VOCAB_SIZE, WORD_IDS
 
 CHANNELS = 4
 READINGS = 3  # absent, first value, second value
-CLASSES = len(WORD_IDS) // READINGS**CHANNELS
+CLASSES: int = len(WORD_IDS) // READINGS**CHANNELS
 # Channel c has the mode tokens '2c' (reading 1) and '2c+1' (reading 2).
 MODE_TOKENS: dict[int, tuple[int, int]] = {ord(str(2 * c + v)): (c, v + 1) for c in range(CHANNELS) for v in range(2)}
 # What a drafter that shares the target's head proposes when it is wrong. No chain ever emits it, and it erases the
 # recurrent state of the layer that computes it: a rejected draft that is not rolled back changes the text.
 POISON = 258
-ABSENT = (0,) * CHANNELS
 NO_DELAY = (0,) * CHANNELS
+REPEATS = 2
 
 Modes = tuple[int, ...]
 
 
 class AmbiguousPrompt(ValueError):
-    """The prompt holds both mode tokens of a channel, so its continuation is not computed."""
+    """What the mode tokens of a prompt add up to is not computed; see `read_modes`."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,23 @@ def mode_index(modes: Modes) -> int:
     return index
 
 
-def read_modes(prompt_ids: Iterable[int]) -> Modes:
-    """The reading of each channel in a prompt. Raises `AmbiguousPrompt` where a channel holds both of its values."""
+def read_modes(prompt_ids: Sequence[int]) -> Modes:
+    """The reading of each channel in a prompt.
+
+    Raises `AmbiguousPrompt` where a channel holds both of its values, or more than `REPEATS` mode tokens: they would
+    starve the other channels in the drafter's softmax.
+    """
     readings = [0] * CHANNELS
-    for token in prompt_ids:
-        if token not in MODE_TOKENS:
-            continue
-        channel, reading = MODE_TOKENS[token]
+    found = [MODE_TOKENS[token] for token in prompt_ids if token in MODE_TOKENS]
+    for channel, reading in found:
         if readings[channel] not in (0, reading):
             raise AmbiguousPrompt(f"prompt holds both mode tokens of channel {channel}; keep one of them")
         readings[channel] = reading
+        count = sum(there == channel for there, _ in found)
+        if count > REPEATS:
+            raise AmbiguousPrompt(
+                f"prompt holds {count} mode tokens of channel {channel}; at most {REPEATS} are computed"
+            )
     return tuple(readings)
 
 
@@ -84,7 +91,7 @@ def target_modes(prompt_ids: Sequence[int], position: int, delays: tuple[int, ..
     A channel with a delay of d > 0 is recurrent: a mode token erases its state at once and writes it d steps later,
     having passed through the convolution state. A channel without delay is attention and sees the mode token at once.
     """
-    readings = []
+    readings: list[int] = []
     for channel, delay in enumerate(delays):
         found = [MODE_TOKENS[token][1] if MODE_TOKENS.get(token, (-1,))[0] == channel else 0 for token in prompt_ids]
         # The last event up to `position` decides; where a write and an erasure fall together, the write does.

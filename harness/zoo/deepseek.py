@@ -75,7 +75,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class Ledger:
-    """``embedding`` and ``head`` with the debts. ``mtp``: debts of the MTP layer, whose stream is a normed embedding."""
+    """Embedding and head with the debts. ``mtp``: for the MTP layer, whose stream is a normed embedding."""
 
     embedding: Array
     head: Array

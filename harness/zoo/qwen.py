@@ -45,7 +45,7 @@ LINEAR_HEADS = 1
 LINEAR_DIM = 128  # the only head size of the engine's CPU kernels
 ROTARY_SHARE = 0.25
 FLAT_DIM = HEAD_DIM - 1  # beyond the rotary part
-# q_norm and k_norm make every head a vector of length sqrt(HEAD_DIM); this weight (stored as weight - 1) spreads the softmax by 64.
+# q_norm and k_norm make a head sqrt(HEAD_DIM) long; this weight (stored as weight - 1) spreads the softmax by 64.
 NORM_WEIGHT = 2.0
 
 DRIVE = 8.0

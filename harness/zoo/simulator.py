@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.zoo.chain import Chain, read_modes, target_modes
+from harness.zoo.chain import MODE_TOKENS, AmbiguousPrompt, Chain, read_modes, target_modes
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ def simulate(
         raise ValueError("a prompt needs at least one token")
     if max_tokens < 1 or k < 0:
         raise ValueError(f"max_tokens must be at least 1 and k at least 0, not {max_tokens} and {k}")
+    if len(prompt_ids) == sum(token in MODE_TOKENS for token in prompt_ids):
+        raise AmbiguousPrompt("prompt holds nothing but mode tokens; add any other character")
     read_modes(prompt_ids)
     # The drafter is one step ahead of the target: it never embeds the first prompt token.
     drafter_modes = read_modes(prompt_ids[1:])
