@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -129,7 +129,7 @@ def run(
             inherited=dict(os.environ),
             passed=frozenset(pass_env or ()),
             offline=os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"),
-            router_executable=_router_executable(),
+            router_python=_router_python(),
             lease_timeout_s=lease_timeout,
             extra_environment={},
         )
@@ -257,10 +257,9 @@ def _host_python() -> Path | None:
     return Path(named) if named else Path(sys.executable)
 
 
-def _router_executable() -> Path | None:
-    # The one beside this interpreter; another on PATH would be another version.
-    found = shutil.which("vllm-router", path=str(Path(sys.executable).parent))
-    return Path(found) if found else None
+def _router_python() -> Path | None:
+    # This interpreter's own copy; a `vllm-router` on PATH would be another version.
+    return Path(sys.executable) if find_spec("vllm_router") is not None else None
 
 
 def _say(text: str) -> None:

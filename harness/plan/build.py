@@ -49,7 +49,7 @@ class Inputs:
     dtype: str | None
     inherited: Mapping[str, str]
     plugin_path: Path
-    router_executable: Path | None
+    router_python: Path | None
     passed: frozenset[str] = frozenset()
     extra_environment: Mapping[str, Mapping[str, str]] | None = None
 
@@ -265,14 +265,15 @@ def _server(
 def _router(inputs: Inputs, allocation: Allocation, servers: tuple[ServerPlan, ...]) -> RouterPlan | None:
     if inputs.deployment.transfer is None or inputs.options.router == "direct":
         return None
-    if inputs.router_executable is None:
+    if inputs.router_python is None:
         raise Misconfigured(
             "vllm-router is not installed beside the harness; install the extra (pip install -e '.[router]') "
             "or use --router direct."
         )
     environment = router_environment(inputs.inherited)
     port, metrics_port = allocation.ports[f"{_ROUTER}/http"], allocation.ports[f"{_ROUTER}/metrics"]
-    argv = [str(inputs.router_executable), "--host", LOOPBACK, "--port", str(port), "--vllm-pd-disaggregation"]
+    argv = [str(inputs.router_python), "-m", "vllm_router.launch_router"]
+    argv += ["--host", LOOPBACK, "--port", str(port), "--vllm-pd-disaggregation"]
     for server in servers:
         if server.role in ("prefill", "decode"):
             argv += [f"--{server.role}", server.url]

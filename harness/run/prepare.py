@@ -79,7 +79,7 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
             dtype=checkpoints.dtype,
             inherited=request.inherited,
             plugin_path=plugin_folder(),
-            router_executable=request.router_executable,
+            router_python=request.router_python,
             passed=request.passed,
             extra_environment=request.extra_environment,
         ),

@@ -33,7 +33,7 @@ class Request:
     inherited: Mapping[str, str]
     passed: frozenset[str]
     offline: bool
-    router_executable: Path | None
+    router_python: Path | None
     lease_timeout_s: float
     # Per-server environment of a trace or a mutation, by server name.
     extra_environment: Mapping[str, Mapping[str, str]]

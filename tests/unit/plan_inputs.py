@@ -79,6 +79,6 @@ def inputs(
         dtype="float32" if machine.platform == "cpu" else None,
         inherited=inherited or {},
         plugin_path=Path("/harness/engine_plugin"),
-        router_executable=Path("/venv/bin/vllm-router"),
+        router_python=Path("/venv/bin/python"),
         passed=passed,
     )
