@@ -78,8 +78,23 @@ def tests(session: nox.Session) -> None:
 @nox.session(tags=["self"], default=False)
 def e2e(session: nox.Session) -> None:
     """This project's own tests on the real vLLM CPU build (built once into the cache)."""
-    session.install("-q", "-e", ".[router,test]")
-    session.run("pytest", "tests/e2e", *session.posargs, env={"SPEC_GATE_HOST_PYTHON": sys.executable})
+    # With nox: its own end is one of the things tested.
+    session.install("-q", "-e", ".[router,test]", "nox")
+    # A later -m wins: `nox -s e2e -- -m slow` runs what is left out here.
+    arguments = ("tests/e2e", "-m", "not slow", *session.posargs)
+    session.run("pytest", *arguments, env={"SPEC_GATE_HOST_PYTHON": sys.executable})
+
+
+@nox.session(tags=["self"], default=False)
+def falsify(session: nox.Session) -> None:
+    """Break the deployments in every known way; each must be caught. Options: --smoke  --family NAME  --only NAME."""
+    harness(session, "falsify", *session.posargs)
+
+
+@nox.session(tags=["self"], default=False)
+def soak(session: nox.Session) -> None:
+    """Repeat clean runs of a deployment: false alarms, spread of every figure. `nox -s soak -- mtp-pd --runs 50`."""
+    harness(session, "soak", *session.posargs)
 
 
 @nox.session(default=False)
@@ -92,3 +107,21 @@ def engine(session: nox.Session) -> None:
 def doctor(session: nox.Session) -> None:
     """Say what this machine can run, who holds its devices, and finish what a killed run left behind."""
     harness(session, "doctor", *session.posargs)
+
+
+@nox.session(default=False)
+def pipeline(session: nox.Session) -> None:
+    """Render .buildkite/ from the registry. Option: --check prints the difference instead and fails on one."""
+    harness(session, "pipeline", *session.posargs)
+
+
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Audit the CI of a vLLM tree. Options: --vllm PATH  --waivers FILE  --json."""
+    harness(session, "audit", *session.posargs)
+
+
+@nox.session(default=False)
+def report(session: nox.Session) -> None:
+    """Merge the reports of several runs. Options: --junit FILE  --annotation  RUN_DIRS."""
+    harness(session, "report", *session.posargs)

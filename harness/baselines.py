@@ -20,6 +20,7 @@ from harness.errors import Infra, Misconfigured
 from harness.facts import BaselineFacts, RunFacts
 
 _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
+_HOW_TO_RECORD = "Run with --no-baseline, then `python -m harness baseline record RUN_DIR --reason ...`."
 Text = Annotated[str, Field(min_length=3)]
 
 
@@ -100,11 +101,16 @@ def load(path: Path) -> tuple[Entry, ...]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise Misconfigured(f"the baselines file {path} does not exist") from error
+        raise Misconfigured(f"the baselines file {path} does not exist; give one with --baselines") from error
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured(f"the baselines file {path} is not TOML: {error}") from error
+        raise Misconfigured(
+            f"the baselines file {path} is not TOML: {error}; repair it or give another with --baselines"
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"the baselines file {path} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise Misconfigured(
+            f"the baselines file {path} cannot be read ({why}); give another with --baselines"
+        ) from error
     stray = sorted(document.keys() - {"baseline"})
     tables = document.get("baseline", [])
     if stray or not isinstance(tables, list):
@@ -125,7 +131,7 @@ def select(entries: Sequence[Entry], query: Query) -> BaselineFacts:
         raise Misconfigured(
             f"no baseline for {query.deployment} with {query.models} models on {query.platform}"
             f"{f' ({query.kv_buffer} KV buffer)' if query.kv_buffer else ''}; entries: {known}. "
-            f"Record one with `harness baseline record RUN_DIR --reason ...`"
+            f"{_HOW_TO_RECORD}"
         )
     best = max(_specificity(entry) for entry in fitting)
     chosen = [entry for entry in fitting if _specificity(entry) == best]
@@ -229,7 +235,10 @@ def _entry(table: object, number: int, path: Path) -> Entry:
             if problem["type"] != "missing"
         ]
         lacks = [f"lacks {', '.join(missing)}"] if missing else []
-        raise Misconfigured(f"baseline {name} in {path} {'; '.join(lacks + others)}") from error
+        raise Misconfigured(
+            f"baseline {name} in {path} {'; '.join(lacks + others)}; repair the entry, or write it with "
+            "`python -m harness baseline record RUN_DIR --reason ...`"
+        ) from error
 
 
 def _fits(entry: Entry, query: Query) -> bool:
@@ -251,13 +260,15 @@ def _check_comparable(entry: Entry, query: Query) -> None:
     if (entry.prompts, entry.max_tokens) != (query.prompts, query.max_tokens):
         raise Misconfigured(
             f"baseline {entry.key} was taken with {entry.prompts} prompts of {entry.max_tokens} tokens, this run sends "
-            f"{query.prompts} of {query.max_tokens}; drop --prompts and --max-tokens or record a baseline for them"
+            f"{query.prompts} of {query.max_tokens}; drop --prompts and --max-tokens, or record a baseline for "
+            f"them. {_HOW_TO_RECORD}"
         )
     workload = entry.certificate.workload
     if _HASHED.fullmatch(workload) and workload != f"sha256:{query.workload_hash}":
         raise Misconfigured(
             f"baseline {entry.key} was taken with another workload ({workload[:19]}..., this run sends "
-            f"sha256:{query.workload_hash[:12]}...); use that data set or record a baseline for this one"
+            f"sha256:{query.workload_hash[:12]}...); use that data set, or record a baseline for "
+            f"this one. {_HOW_TO_RECORD}"
         )
 
 

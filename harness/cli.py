@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from harness.choices import KvBuffer, Launch, Models, Reference, Router
+from harness.ci.commands import add_commands
+from harness.falsify.commands import add_commands as add_proofs
 from harness.deployments import DEPLOYMENTS, Deployment
 from harness.errors import GateError, Misconfigured
 from harness.locations import Locations, locate
@@ -32,32 +35,8 @@ app = typer.Typer(
 )
 
 
-class Models(StrEnum):
-    AUTO = "auto"
-    HUB = "hub"
-    TINY = "tiny"
-
-
-class Launch(StrEnum):
-    AUTO = "auto"
-    SPAWN = "spawn"
-    WARM = "warm"
-
-
-class Router(StrEnum):
-    VLLM_ROUTER = "vllm-router"
-    DIRECT = "direct"
-
-
-class Reference(StrEnum):
-    AUTO = "auto"
-    NONE = "none"
-
-
-class KvBuffer(StrEnum):
-    DEVICE = "device"
-    HOST = "host"
-
+# As the hub client reads HF_HUB_OFFLINE.
+_HUB_TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 EngineOption = Annotated[str, typer.Option("--engine", help="auto, cpu, cuda, or an interpreter that has vLLM.")]
 RunsOption = Annotated[Path | None, typer.Option("--runs-dir", help="Where run folders go (default: runs/).")]
@@ -74,9 +53,9 @@ def run(
     share_devices: Annotated[bool, typer.Option("--share-devices", help="Let servers share a device.")] = False,
     launch: Annotated[Launch, typer.Option(help="spawn as production does, or warm: import once, fork.")] = Launch.AUTO,
     router: Annotated[Router, typer.Option(help="What stands in front of prefill and decode.")] = Router.VLLM_ROUTER,
-    reference: Annotated[Reference, typer.Option(help="none: do not compare with a standalone server.")] = (
-        Reference.AUTO
-    ),
+    reference: Annotated[
+        Reference, typer.Option(help="Standalone server to compare with: beside the others, after them, or none.")
+    ] = (Reference.AUTO),
     kv_buffer: Annotated[KvBuffer | None, typer.Option(help="Only this KV buffer device.")] = None,
     no_adjust: Annotated[bool, typer.Option("--no-adjust", help="Leave the engine's speed as it is.")] = False,
     dataset: Annotated[Path | None, typer.Option(help="MT-Bench as a local JSONL.")] = None,
@@ -84,6 +63,9 @@ def run(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
     baselines: Annotated[Path, typer.Option(help="The baselines file.")] = PROJECT / "baselines.toml",
+    no_baseline: Annotated[
+        bool, typer.Option("--no-baseline", help="Run without one, to record it from the run; never a pass.")
+    ] = False,
     pass_env: Annotated[list[str] | None, typer.Option(help="Inherited variable to keep; may be repeated.")] = None,
     runs_dir: RunsOption = None,
     lease_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for devices.")] = 600.0,
@@ -93,25 +75,42 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(help="Deployment that may end `unsupported` with exit code 0.")
     ] = None,
+    expectations: Annotated[Path, typer.Option(help="What engines are known to refuse.")] = (
+        PROJECT / "expectations.toml"
+    ),
+    trace: Annotated[
+        bool, typer.Option("--trace", help="List the vLLM files each process imports, in RUN/trace (spawns servers).")
+    ] = False,
     keep_logs: Annotated[bool, typer.Option("--keep-logs", help="Keep whole logs of a passing run.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: the plan as JSON.")] = False,
 ) -> None:
     """Start a deployment, judge it, tear it down. Ends with one word."""
     # Imported late: `--help` and user mistakes must not wait for numpy and the hub client.
+    from harness.expectations import load
     from harness.run.request import Request
     from harness.run.session import run_session
     from harness.run.start import print_plan, refused
+    from harness.run.trace import trace_environment
 
+    if as_json and not dry_run:
+        raise typer.BadParameter(
+            "it prints a plan and needs --dry-run; a run leaves its result.json.", param_hint="--json"
+        )
     locations = _locations(runs_dir)
     try:
+        deployment = _deployment(name)
+        for allowed in allow or ():
+            _deployment(allowed)
+        if trace and launch is Launch.WARM:
+            raise Misconfigured("--trace needs --launch spawn: a forked server would list what its importer imported.")
         request = Request(
-            deployment=_deployment(name),
+            deployment=deployment,
             options=Options(
                 models=models.value,
                 devices=_indices(devices),
                 share_devices=share_devices,
-                launch=launch.value,
+                launch=Launch.SPAWN.value if trace else launch.value,
                 router=router.value,
                 reference=reference.value,
                 adjust=not no_adjust,
@@ -127,17 +126,19 @@ def run(
             locations=locations,
             baselines=baselines,
             inherited=dict(os.environ),
-            passed=frozenset(pass_env or ()),
-            offline=os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"),
+            passed=_passed(pass_env or []),
+            offline=os.environ.get("HF_HUB_OFFLINE", "").upper() in _HUB_TRUE,
             router_python=_router_python(),
             lease_timeout_s=lease_timeout,
-            extra_environment={},
+            extra_environment=trace_environment(deployment) if trace else {},
+            expectations=load(expectations),
+            baseline_required=not no_baseline,
         )
         if dry_run:
             print_plan(request, console_for(sys.stdout, os.environ), as_json=as_json)
             return
-    except Misconfigured as error:
-        raise typer.Exit(refused(name, locations, error, console_for(sys.stdout, os.environ))) from error
+    except GateError as error:
+        raise typer.Exit(refused(name, locations, error, console_for(sys.stdout, os.environ), os.environ)) from error
     in_ci = os.environ.get("CI", "").lower() in ("1", "true")
     results = run_session(
         request, console_for(sys.stdout, os.environ), retry_infra=in_ci if retry_infra is None else retry_infra
@@ -165,7 +166,8 @@ def engine(choice: Annotated[str, typer.Option("--engine", help="auto, cpu, cuda
             environ=os.environ,
         )
     for name, value in describe_engine(info).items():
-        _say(f"{name:13} {value}")
+        if value is not None:
+            _say(f"{name:13} {value}")
     _say(f"{'options':13} {len(info.flags)}")
 
 
@@ -212,6 +214,9 @@ def judge(
     raise typer.Exit(result.verdict.exit_code)
 
 
+add_commands(app)
+add_proofs(app)
+
 baseline = typer.Typer(no_args_is_help=True, help="Reference values.")
 app.add_typer(baseline, name="baseline")
 
@@ -234,9 +239,19 @@ def _deployment(name: str) -> Deployment:
     try:
         return DEPLOYMENTS[name]
     except KeyError:
+        near = difflib.get_close_matches(name, DEPLOYMENTS, n=1)
+        known = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(DEPLOYMENTS))}."
+        raise Misconfigured(f"There is no deployment {name!r}; {known} `nox --list` describes them.") from None
+
+
+def _passed(names: list[str]) -> frozenset[str]:
+    unset = [name for name in names if name not in os.environ]
+    if unset:
         raise Misconfigured(
-            f"There is no deployment {name!r}; known are {', '.join(sorted(DEPLOYMENTS))} (`nox --list`)."
-        ) from None
+            f"--pass-env {unset[0]}: there is no such variable here; set it for this command or drop the option "
+            "(it takes a name, not NAME=VALUE)."
+        )
+    return frozenset(names)
 
 
 def _indices(text: str | None) -> tuple[int, ...] | None:
@@ -274,6 +289,9 @@ def _one_sentence() -> Iterator[None]:
     except GateError as error:
         _say(f"{error.verdict.value}: {error}")
         raise typer.Exit(error.verdict.exit_code) from error
+    except OSError as error:
+        _say(f"{Verdict.INFRA.value}: the machine refused: {error}")
+        raise typer.Exit(Verdict.INFRA.exit_code) from error
 
 
 def main() -> None:

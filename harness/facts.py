@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from harness.deployments import Method, RoleName
 from harness.engine.info import EnginePlatform
 
+# Who got a request: what is judged, the reference, or the reference once more to see whether it agrees with itself.
+RequestStage = Literal["main", "reference", "control"]
+
 
 class Fact(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,10 +54,13 @@ class EffectiveConfig(Fact):
     block_size: int | None
     max_model_len: int | None
     source: str
+    model_runner_v2: bool | None = None
+    # The engine said that it enlarged the block so that it holds one recurrent state (hybrid models).
+    block_enlarged: bool = False
 
 
 class RequestedConfig(Fact):
-    """What the plan asked for, in the same terms."""
+    """What the plan asked for, in the same terms. ``model_runner_v2`` None: whichever the engine prefers."""
 
     model: str
     method: Method | None
@@ -70,6 +76,7 @@ class RequestedConfig(Fact):
     load_failure_policy: str | None
     block_size: int | None
     max_model_len: int
+    model_runner_v2: bool | None = None
 
 
 class ServerFacts(Fact):
@@ -91,6 +98,8 @@ class ServerFacts(Fact):
     windows: tuple[Snapshot, ...]
     answered_after_run: bool
     after_error: str | None
+    # How often the experts had been rearranged when each of ``windows`` was taken; None without load balancing.
+    rearranged: tuple[int, ...] | None = None
 
 
 class RequestFacts(Fact):
@@ -102,7 +111,7 @@ class RequestFacts(Fact):
 
     index: int
     prompt_id: str
-    stage: Literal["main", "reference"]
+    stage: RequestStage
     max_tokens: int
     status: int | None
     error: str | None
@@ -160,13 +169,25 @@ class BaselineFacts(Fact):
     certificate: dict[str, str]
 
 
+class LimitFacts(Fact):
+    """How far the run may stray from its reference; see `harness.deployments.Limits`. None: not judged."""
+
+    token_match: float | None = None
+    identical: float | None = None
+    compared_tokens: int | None = None
+    gsm8k: float | None = None
+    synthetic_length: float | None = None
+    synthetic_within: float | None = None
+
+
 class RunFacts(Fact):
-    """Everything one run observed."""
+    """Everything one run observed. ``expected_answers``: right answers by prompt id, where prompts have one."""
 
     deployment: str
     model_set: Literal["hub", "tiny"]
     platform: EnginePlatform
     disaggregated: bool
+    pads_loaded_requests: bool = True
     method: Method | None
     k: int | None
     bos_token_id: int | None
@@ -181,6 +202,9 @@ class RunFacts(Fact):
     baseline: BaselineFacts | None
     baseline_error: str | None
     checks: tuple[str, ...]
+    limits: LimitFacts = LimitFacts()
+    expected_answers: dict[str, str] = {}
+    reference_declined: bool = False
 
 
 class CheckResult(Fact):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from harness.errors import Misconfigured
 
 CACHE_VARIABLE = "SPEC_GATE_CACHE"
 STATE_VARIABLE = "SPEC_GATE_STATE"
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,25 @@ def locate(environment: Mapping[str, str], runs: Path | None) -> Locations:
     return Locations(cache=cache.absolute(), state=state.absolute(), runs=(runs or Path("runs")).absolute())
 
 
-def make_usable(folder: Path, purpose: str, mode: int = 0o755) -> None:
-    """Create ``folder`` or raise Misconfigured saying why it cannot be used."""
+def make_usable(folder: Path, purpose: str, remedy: str, *, free_bytes: int = 0, mode: int = 0o755) -> None:
+    """Create ``folder``, or raise Misconfigured saying why it cannot be used and what to do (``remedy``)."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=mode)
         probe = folder / f".writable-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
+        free = shutil.disk_usage(folder).free
     except OSError as error:
+        raise Misconfigured(f"The {purpose} folder {folder} cannot be written ({_why(error)}); {remedy}.") from error
+    if free < free_bytes:
         raise Misconfigured(
-            f"The {purpose} folder {folder} cannot be written ({error.strerror or error}); "
-            "choose another one or repair its permissions."
-        ) from error
+            f"The {purpose} folder {folder} has {free / MIB:.1f} MiB of free space and a run needs "
+            f"{free_bytes / MIB:.0f}; free some or {remedy}."
+        )
+
+
+def _why(error: OSError) -> str:
+    # mkdir's own words for these two name nothing that the user could repair.
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is in its place"
+    return error.strerror or str(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,10 @@ from harness.errors import Infra, Misconfigured
 from harness.plan.types import ModelPaths
 from harness.zoo import ZooModel, build
 
+# The same weights once more, in a format that vLLM does not load: 16 GiB of Llama-3.1-8B.
+_NOT_FOR_VLLM = ("original/*", "*.gguf", "*.onnx")
+_WEIGHTS = (".safetensors", ".bin", ".pt")
+
 
 @dataclass(frozen=True)
 class Checkpoints:
@@ -23,9 +29,16 @@ class Checkpoints:
     zoo: ZooModel | None
 
 
-def tiny_checkpoints(models: ModelSet, cache: Path) -> Checkpoints:
-    """Write (or find) the tiny checkpoints; a second or two."""
-    zoo = build(models.tiny, cache / "zoo")
+# The architecture of the tiny checkpoint; an engine without it has the family's multimodal wrapper only.
+_TEXT_ARCHITECTURE = {"qwen35-mtp": "Qwen3_5ForCausalLM"}
+
+
+def tiny_checkpoints(models: ModelSet, cache: Path, architectures: frozenset[str]) -> Checkpoints:
+    """Write (or find) the tiny checkpoints; a second or two. ``architectures``: those that the engine knows."""
+    if models.tiny is None:
+        raise ValueError(f"{models.target.repo} has no tiny checkpoint; harness.plan.gates refuses it earlier")
+    needed = _TEXT_ARCHITECTURE.get(models.tiny)
+    zoo = build(models.tiny, cache / "zoo", wrapped=needed is not None and needed not in architectures)
     paths = ModelPaths(zoo.target, zoo.drafter, (f"zoo:{zoo.name}@{zoo.content_hash}",))
     return Checkpoints(paths=paths, dtype=zoo.dtype, zoo=zoo)
 
@@ -44,7 +57,11 @@ def hub_checkpoints(models: ModelSet, *, offline: bool) -> Checkpoints:
 
 def _snapshot(model: HubModel, *, offline: bool) -> tuple[Path, str]:
     try:
-        folder = Path(snapshot_download(model.repo, revision=model.revision, local_files_only=offline))
+        folder = Path(
+            snapshot_download(
+                model.repo, revision=model.revision, local_files_only=offline, ignore_patterns=list(_NOT_FOR_VLLM)
+            )
+        )
     except LocalEntryNotFoundError as error:
         how = "this run is offline (HF_HUB_OFFLINE)" if offline else "the hub could not be reached"
         raise Misconfigured(
@@ -58,10 +75,45 @@ def _snapshot(model: HubModel, *, offline: bool) -> tuple[Path, str]:
         ) from error
     except OSError as error:
         raise Infra(f"{model.repo} cannot be stored in the hub cache: {error}; free space or set HF_HOME.") from error
-    if not (folder / "config.json").is_file():
+    if missing := missing_file(folder):
         raise Misconfigured(
-            f"{model.repo} is in the hub cache at {folder} without its config.json, a download that was cut short; "
+            f"{model.repo} is in the hub cache at {folder} without its {missing}, a download that was cut short; "
             f"fetch it again (hf download {model.repo})."
         )
     # The folder of a snapshot is named by its commit.
     return folder, f"{model.repo}@{folder.name}"
+
+
+def missing_file(folder: Path) -> str | None:
+    """What a checkpoint folder lacks of configuration and weights, or None: an engine would find out after a minute.
+
+    A file of the hub cache is a link to a blob; one whose blob is not there yet is missing.
+    """
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError):
+            return f"readable {index.name}"
+        return next((shard for shard in shards if not (folder / shard).is_file()), None)
+    weights = (file for suffix in _WEIGHTS for file in folder.glob(f"*{suffix}"))
+    return None if any(file.is_file() for file in weights) else "weights (model.safetensors)"
+
+
+def bos_token_id(target: Path) -> int | None:
+    """The BOS id of a checkpoint, from its own configuration; None when it names none."""
+    found = re.search(r'"bos_token_id"\s*:\s*(\d+)', (target / "config.json").read_text("utf-8"))
+    return int(found[1]) if found else None
+
+
+def template_adds_bos(target: Path) -> bool:
+    """Whether the chat template of a checkpoint starts a conversation with a BOS (Llama does, Qwen does not)."""
+    settings = target / "tokenizer_config.json"
+    values = json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+    file = target / "chat_template.jinja"
+    template = file.read_text("utf-8") if file.is_file() else str(values.get("chat_template", ""))
+    token = values.get("bos_token")
+    literal = token.get("content") if isinstance(token, dict) else token
+    return "bos_token" in template or bool(literal and literal in template)

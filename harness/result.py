@@ -60,6 +60,10 @@ class Result(BaseModel):
     cleanup: dict[str, Any] = {}
     retried: bool = False
     not_judged: list[str] = []
+    # Number of vLLM files by server and process, of a run with --trace.
+    trace: dict[str, int] = {}
+    # What is wrong with the table of expected refusals; the reason alone would not say that it is the table.
+    finding: str | None = None
     started_at: str
     wall_seconds: float = 0.0
     harness_version: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.checks.finding import failed, passed
-from harness.checks.select import main_servers
 from harness.facts import CheckResult, RunFacts, ServerFacts
 
 # Without these nothing is shown: an engine that says nothing of its drafter may well run none.
@@ -23,15 +22,26 @@ _COMPARED = (
     "load_failure_policy",
     "block_size",
     "max_model_len",
+    "model_runner_v2",
 )
 # What the engine fills in by itself when nothing is asked: the MTP layers of the target are their own drafter.
-_FREE_WHEN_UNASKED = ("drafter", "kv_buffer_device", "kv_role", "load_failure_policy", "block_size")
+_FREE_WHEN_UNASKED = (
+    "drafter",
+    "kv_buffer_device",
+    "kv_role",
+    "load_failure_policy",
+    "block_size",
+    "model_runner_v2",
+)
 
 
 def effective_config(facts: RunFacts) -> CheckResult:
-    """Each server's own start-up log says what the plan asked for: method, k, ranks, connector, lengths."""
+    """Each server's own start-up log says what the plan asked for: method, k, ranks, connector, lengths.
+
+    The reference too: one that drafts, or has another layout, is none.
+    """
     name = "effective_config"
-    servers = main_servers(facts)
+    servers = facts.servers
     problems: list[str] = []
     unsaid: list[str] = []
     compared = 0
@@ -48,7 +58,7 @@ def effective_config(facts: RunFacts) -> CheckResult:
                     unsaid.append(f"{server.name}.{field}")
                 continue
             compared += 1
-            if not _agrees(field, asked, says):
+            if not _agrees(field, asked, says, enlarged=server.effective.block_enlarged):
                 problems.append(f"{server.name} was asked for {field} = {asked!r} and runs {says!r}")
     problems += [f"{server.name}: {server.effective.source}" for server in servers if _silent(server)]
     figures: dict[str, float | int | str | None] = {"compared": compared, "not_said": ", ".join(unsaid) or None}
@@ -62,8 +72,8 @@ def _silent(server: ServerFacts) -> bool:
     return server.effective.tensor_parallel is None
 
 
-def _agrees(field: str, asked: object, says: object) -> bool:
-    if field == "block_size" and isinstance(asked, int) and isinstance(says, int):
+def _agrees(field: str, asked: object, says: object, *, enlarged: bool) -> bool:
+    if enlarged and field == "block_size" and isinstance(asked, int) and isinstance(says, int):
         # A hybrid model's attention blocks are enlarged to a multiple that holds one recurrent state.
         return says % asked == 0
     return asked == says

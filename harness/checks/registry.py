@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.checks.accuracy import gsm8k_threshold
 from harness.checks.against_baseline import acceptance_length, acceptance_per_position
 from harness.checks.configuration import effective_config
 from harness.checks.drafting import acceptance_identity, drafts_on_every_engine, exact_counts
+from harness.checks.experts import eplb_rearranged
 from harness.checks.finding import failed
 from harness.checks.output import output_matches_reference
+from harness.checks.parity import (
+    deterministic_all_match,
+    identical_outputs,
+    more_prompts_than_ranks,
+    output_as_computed,
+    token_match,
+)
 from harness.checks.requests import one_bos, requests_succeeded, token_counts
 from harness.checks.serving import answers_after_run, roles_served_all
 from harness.checks.stability import acceptance_windows
+from harness.checks.synthetic import synthetic_acceptance
 from harness.checks.transfer import kv_moved
 from harness.errors import GateError
 from harness.facts import CheckResult, RunFacts
@@ -34,6 +44,14 @@ CHECKS: dict[str, Check] = {
         exact_counts,
         kv_moved,
         output_matches_reference,
+        more_prompts_than_ranks,
+        output_as_computed,
+        token_match,
+        identical_outputs,
+        deterministic_all_match,
+        eplb_rearranged,
+        gsm8k_threshold,
+        synthetic_acceptance,
         effective_config,
         answers_after_run,
     )

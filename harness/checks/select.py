@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import EngineFailed
-from harness.facts import RequestFacts, RunFacts, ServerFacts
+from harness.facts import RequestFacts, RequestStage, RunFacts, ServerFacts
 from harness.measure.delta import Delta, whole_run
 from harness.measure.metrics import ENGINE, by_label
 
@@ -13,7 +13,11 @@ ANSWERED = ("stop", "length")
 
 
 def main_requests(facts: RunFacts) -> tuple[RequestFacts, ...]:
-    return tuple(request for request in facts.requests if request.stage == "main")
+    return requests_of(facts, "main")
+
+
+def requests_of(facts: RunFacts, stage: RequestStage) -> tuple[RequestFacts, ...]:
+    return tuple(request for request in facts.requests if request.stage == stage)
 
 
 def main_servers(facts: RunFacts) -> tuple[ServerFacts, ...]:
@@ -41,9 +45,9 @@ def served_by_engine(run: Delta) -> dict[str, int]:
 
 
 def padded_drafts_by_engine(facts: RunFacts, run: Delta) -> dict[str, int]:
-    """Drafts that the engine counts without the drafter having made them: one per KV-loaded request."""
+    """Drafts that the engine counts without the drafter having made them: one per KV-loaded request, where it pads."""
     served = served_by_engine(run)
-    return served if facts.disaggregated else dict.fromkeys(served, 0)
+    return served if facts.disaggregated and facts.pads_loaded_requests else dict.fromkeys(served, 0)
 
 
 def run_of(server: ServerFacts) -> Delta:

@@ -7,17 +7,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from harness.ci.deps import DEPS_FOLDER, check_list, collapse, read_list, read_trace, render_list
+from harness.ci.deps import DEPS_FOLDER, check_list, collapse, read_list, render_list
 from harness.ci.selector import select
 from harness.ci.steps import Document, as_yaml, carry_over, documents
 from harness.deployments import DEPLOYMENTS
 from harness.errors import Misconfigured
+from harness.expectations import EXPECTATIONS_NAME, expired, load
+from harness.result import Result, read_result
+from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
 
 EXIT_OK = 0
 EXIT_DRIFT = 1
@@ -25,8 +30,16 @@ GIT_TIMEOUT_S = 60
 
 
 def run_pipeline(root: Path, check: bool) -> int:
-    """Renders ``root``/.buildkite. With ``check`` nothing is written: a unified diff is printed, and drift is 1."""
+    """Renders ``root``/.buildkite. With ``check`` nothing is written: a unified diff is printed, and drift is 1.
+
+    So is an expectation that has expired: a deployment that no longer runs would otherwise keep its entry for ever.
+    """
     drifted = False
+    table = root / EXPECTATIONS_NAME
+    if check and table.is_file():
+        for sentence in expired(load(table), date.today()):
+            drifted = True
+            sys.stdout.write(f"{sentence}\n")
     for path, document in documents(DEPLOYMENTS.values(), read_list).items():
         file = root / path
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -97,29 +110,66 @@ def run_select(vllm: Path | None, base: str | None, changed: Sequence[str]) -> i
 
 
 def _changed_since(repository: Path, base: str) -> list[str]:
-    command = ["git", "-C", str(repository), "diff", "--name-only", "--merge-base", base]
+    command = [
+        "git",
+        "-C",
+        str(repository),
+        "diff",
+        "--name-only",
+        "-z",
+        "--merge-base",
+        "--end-of-options",
+        base,
+        "--",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        raise Misconfigured(f"git cannot compare {repository} with {base}: {done.stderr.strip()}")
-    return done.stdout.split()
+        # Outside of a repository git prints its whole manual.
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[0]
+        raise Misconfigured(f"git cannot compare {repository} with {base}: {said}")
+    return [name for name in done.stdout.split("\0") if name]
 
 
-def run_deps(deployment: str, trace: Path, package: Path, check: bool) -> int:
-    """Derives a deployment's list from the trace files of a run, or with ``check`` only compares it with them.
+def run_deps(deployment: str, run_dir: Path, package: Path | None, check: bool) -> int:
+    """Derives a deployment's list from a run made with ``--trace``, or with ``check`` only compares it with one.
 
-    ``trace``: the folder of ``<pid>.txt`` files. ``package``: the folder that holds the ``vllm`` package they name.
+    ``package``: the folder that holds the ``vllm`` package of that run; None: the one beside the run's interpreter.
     """
-    texts = [file.read_text(encoding="utf-8") for file in sorted(trace.glob("*.txt"))]
-    traced = read_trace(texts)
+    processes = read_processes(run_dir / TRACE_FOLDER)
+    traced = frozenset[str]().union(*(process.files for process in processes))
     if not traced:
-        raise Misconfigured(f"{trace} holds no import trace; run the deployment with `--launch spawn` and a trace")
+        raise Misconfigured(f"{run_dir / TRACE_FOLDER} holds no import trace; run {deployment} with --trace")
+    if (result := _result_of(run_dir)).deployment != deployment:
+        raise Misconfigured(f"{run_dir} is a run of {result.deployment}, not of {deployment}")
     if check:
         check_list(deployment, read_list(deployment), traced)
         sys.stdout.write(f"{deployment}: the list covers all {len(traced)} imported files\n")
         return EXIT_OK
+    if package is None:
+        package = _site_packages(Path(str(result.engine.get("interpreter", ""))))
     present = [file.relative_to(package).as_posix() for file in (package / "vllm").rglob("*.py")]
+    if not traced & set(present):
+        raise Misconfigured(f"{package} does not hold the vLLM of this run; give its folder with --package")
     entries = collapse(traced, present)
-    source = f"{len(texts)} processes of one run, {len(traced)} imported files"
-    (DEPS_FOLDER / f"{deployment}.txt").write_text(render_list(deployment, entries, source), encoding="utf-8")
-    sys.stdout.write(f"{deployment}: {len(traced)} imported files in {len(texts)} processes, {len(entries)} entries\n")
+    counts = files_per_process(processes)
+    source = f"import trace of one run on vLLM {result.engine.get('vllm')} ({result.engine.get('platform')})"
+    text = render_list(deployment, entries, source, counts, traced)
+    (DEPS_FOLDER / f"{deployment}.txt").write_text(text, encoding="utf-8")
+    for process, count in counts.items():
+        sys.stdout.write(f"{process}: {count} files\n")
+    sys.stdout.write(f"{deployment}: {len(traced)} files together, {len(entries)} entries\n")
     return EXIT_OK
+
+
+def _result_of(run_dir: Path) -> Result:
+    try:
+        return read_result(run_dir)
+    except (OSError, ValidationError) as error:
+        raise Misconfigured(f"{run_dir} holds no result.json of a run") from error
+
+
+def _site_packages(interpreter: Path) -> Path:
+    found = sorted(interpreter.parent.parent.glob("lib/python3.*/site-packages/vllm"))
+    if not found:
+        raise Misconfigured(f"no vllm package lies beside {interpreter}; give its folder with --package")
+    return found[0].parent

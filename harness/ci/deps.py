@@ -3,9 +3,10 @@
 Rules, in this order, for the union of the vLLM files that any process of a deployment imported:
 
 1. Files of `EXCLUSIONS` are left out, each with its reason.
-2. Files of `LISTED_SINGLY` stay single files: beside the one model that runs lie hundreds that do not.
+2. Files of `LISTED_SINGLY` stay single files: beside the one model that runs lie hundreds that do not, and beside the
+   platform that was traced those of the other vendors.
 3. A folder replaces its files when at least `MIN_FILES` of them were imported and they are at least `MIN_SHARE` of
-   the Python files below it; the outermost such folder that is `MIN_DEPTH` deep or deeper wins.
+   the Python files below it; the outermost such folder wins, except for those of `TOO_WIDE`.
 4. What remains is listed file by file.
 
 The result is minimal: no entry lies under another. An imported file that no entry covers makes `uncovered` non-empty.
@@ -21,14 +22,37 @@ from harness.ci.selector import matching_entry
 from harness.errors import Misconfigured
 
 MIN_FILES = 3
-MIN_SHARE = 0.5
-# `vllm/` and `vllm/v1/` as a whole are no evidence of anything: the shallowest entry is `vllm/v1/spec_decode/`.
-MIN_DEPTH = 3
-LISTED_SINGLY = ("vllm/model_executor/models/", "vllm/models/", "vllm/transformers_utils/configs/")
+# A server imports a third of most folders it uses at all; the rest is for other hardware, and moves with it.
+MIN_SHARE = 0.3
+# As a whole they are no evidence of anything: half of all changes touch one.
+TOO_WIDE = ("vllm/", "vllm/v1/", "vllm/model_executor/", "vllm/distributed/")
+LISTED_SINGLY = (
+    "vllm/model_executor/models/",
+    "vllm/models/",
+    "vllm/transformers_utils/configs/",
+    "vllm/platforms/",
+)
 EXCLUSIONS: Mapping[str, str] = {
     "vllm/_version.py": "written by the build, not in the repository",
     "vllm/third_party/": "copies of other projects; an update of one changes its caller too",
     "vllm/benchmarks/": "imported by the command line's parser, never run by a server",
+    "vllm/platforms/cpu.py": "the traced platform; `harness.ci.platforms` adds each vendor's own file",
+    "vllm/assets/": "sample images and sounds of the examples",
+    "vllm/usage/": "usage statistics, which the harness switches off",
+    "vllm/profiler/": "no deployment is profiled",
+    "vllm/ray/": "no deployment runs on Ray",
+    "vllm/lora/": "no deployment loads an adapter",
+    "vllm/models/deepseek_v4/": "another model, imported by the attention backends' sparse_swa.py",
+    "vllm/models/common/": "operators of the models beside it, which no deployment runs",
+    "vllm/parser/": "chat parsing; the gate sends plain completions",
+    "vllm/reasoning/": "chat parsing; the gate sends plain completions",
+    "vllm/tool_parsers/": "chat parsing; the gate sends plain completions",
+    "vllm/transformers_utils/chat_templates/": "chat parsing; the gate sends plain completions",
+    "vllm/distributed/ec_transfer/": "no deployment moves encoder outputs between servers",
+    "vllm/distributed/weight_transfer/": "no deployment changes weights while it serves",
+    "vllm/v1/kv_hints/": "no deployment hints at the use of its KV blocks",
+    "vllm/v1/kv_offload/": "no deployment offloads KV blocks",
+    "vllm/v1/simple_kv_offload/": "no deployment offloads KV blocks",
 }
 DEPS_FOLDER = Path(__file__).parent / "deps"
 
@@ -57,7 +81,7 @@ def excluded(path: str) -> str | None:
 def collapse(traced: Iterable[str], present: Iterable[str]) -> tuple[Entry, ...]:
     """The minimal list for the imported files. ``present``: every Python file of that vLLM, for the shares."""
     wanted = {path for path in traced if excluded(path) is None}
-    known = {path for path in present if path.endswith(".py")} | wanted
+    known = {path for path in present if path.endswith(".py") and excluded(path) is None} | wanted
     entries: list[Entry] = []
     for folder in sorted(_folders(wanted), key=lambda folder: (folder.count("/"), folder)):
         below = {path for path in wanted if path.startswith(folder)}
@@ -74,9 +98,11 @@ def _folders(paths: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for path in paths:
         parts = path.split("/")[:-1]
-        for depth in range(MIN_DEPTH, len(parts) + 1):
+        for depth in range(1, len(parts) + 1):
             folder = "/".join(parts[:depth]) + "/"
-            if not any(folder.startswith(single) or single.startswith(folder) for single in LISTED_SINGLY):
+            if folder not in TOO_WIDE and not any(
+                folder.startswith(single) or single.startswith(folder) for single in LISTED_SINGLY
+            ):
                 found.add(folder)
     return found
 
@@ -97,10 +123,17 @@ def check_list(deployment: str, entries: Sequence[str], traced: Iterable[str]) -
         )
 
 
-def render_list(deployment: str, entries: Sequence[Entry], source: str) -> str:
-    """The data file: where it comes from, the exclusions with their reasons, one entry a line."""
-    lines = [f"# What a change must touch to run {deployment}. Source: {source}.", "# Left out:"]
-    lines += [f"#   {path}: {reason}" for path, reason in EXCLUSIONS.items()]
+def render_list(
+    deployment: str, entries: Sequence[Entry], source: str, processes: Mapping[str, int], traced: Iterable[str]
+) -> str:
+    """The data file: where it comes from, how many files each process imported, what was left out and why."""
+    files = list(traced)
+    lines = [f"# What a change must touch to run {deployment}. Source: {source}.", "# vLLM files by process:"]
+    lines += [f"#   {process}: {count}" for process, count in processes.items()]
+    lines += ["# Left out, though imported:"]
+    for path, reason in EXCLUSIONS.items():
+        if count := sum(1 for file in files if matching_entry((path,), file) is not None):
+            lines.append(f"#   {path} ({count}): {reason}")
     lines += [entry.path for entry in entries]
     return "\n".join(lines) + "\n"
 

@@ -42,7 +42,8 @@ OWN_SESSIONS = {"lint": 10, "types": 10, "tests": 20}
 def run_minutes(deployment: Deployment) -> int:
     """A timeout above every budget of one run: the lease, then per stage readiness, driving and teardown."""
     budgets = deployment.timeouts
-    stages = 2 if "output_matches_reference" in deployment.checks else 1
+    references = any(role.name == "reference" for role in deployment.roles)
+    stages = 2 if references or "output_matches_reference" in deployment.checks else 1
     total_s = budgets.lease_s + stages * (budgets.ready_s + budgets.drive_s + budgets.stop_s)
     return math.ceil(total_s / 60) + SETUP_MINUTES
 
@@ -50,6 +51,11 @@ def run_minutes(deployment: Deployment) -> int:
 def buffers(deployment: Deployment) -> tuple[KvBuffer | None, ...]:
     """The KV buffer devices to run, one step each; one None for a deployment that transfers nothing."""
     return deployment.transfer.buffers if deployment.transfer is not None else (None,)
+
+
+def variants(platform: Platform, deployment: Deployment) -> tuple[Variant, ...]:
+    """The platform's variants that this deployment has models for."""
+    return tuple(one for one in platform.variants if one.models == "hub" or deployment.models.tiny is not None)
 
 
 def gate_command(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -> str:
@@ -108,7 +114,7 @@ def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Docume
     platform = PLATFORMS["nvidia"]
     steps: list[Step] = []
     for deployment in deployments:
-        for variant in platform.variants:
+        for variant in variants(platform, deployment):
             for buffer in buffers(deployment):
                 step: Step = {
                     "label": _label(platform, variant, deployment, buffer),
@@ -139,7 +145,7 @@ def intel_document(deployments: Iterable[Deployment], read: ReadList) -> Documen
     platform = PLATFORMS["intel"]
     steps: list[Step] = []
     for deployment in deployments:
-        for variant in platform.variants:
+        for variant in variants(platform, deployment):
             for buffer in buffers(deployment):
                 step: Step = {
                     "label": _label(platform, variant, deployment, buffer),
@@ -187,6 +193,8 @@ def project_document(deployments: Iterable[Deployment]) -> Document:
         }
     )
     for deployment in deployments:
+        if deployment.models.tiny is None:
+            continue
         steps.append(
             {
                 "label": DoubleQuotedScalarString(f":computer: {deployment.name} (tiny)"),
@@ -200,6 +208,22 @@ def project_document(deployments: Iterable[Deployment]) -> Document:
                 "artifact_paths": [DoubleQuotedScalarString("runs/**/*")],
             }
         )
+    ran = [step["key"] for step in steps if "artifact_paths" in step]
+    steps.append(
+        {
+            "label": DoubleQuotedScalarString(":memo: report"),
+            "key": "report",
+            # Most of all when one of them failed.
+            "depends_on": [{"step": key, "allow_failure": True} for key in ran],
+            "timeout_in_minutes": 10,
+            "commands": [
+                f"python3 -m pip install -q {NOX} && "
+                "buildkite-agent artifact download 'runs/**/*' . && "
+                "python3 -m nox -s report -- --junit junit.xml --annotation runs/*/"
+            ],
+            "artifact_paths": [DoubleQuotedScalarString("junit.xml")],
+        }
+    )
     return {"steps": steps}
 
 

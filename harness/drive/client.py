@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import httpx
 
@@ -17,7 +16,7 @@ from harness.drive.handoff import Route
 from harness.drive.record import to_facts
 from harness.drive.workloads import Prompt
 from harness.errors import EngineFailed, Infra
-from harness.facts import RequestFacts
+from harness.facts import RequestFacts, RequestStage
 
 # How often a running workload asks whether its servers still live: an early exit must be seen within 2 s.
 _ALIVE_INTERVAL_S = 0.25
@@ -28,7 +27,7 @@ class Sending:
     """How every request of a workload is made. ``ignore_eos`` only where the length is computed beforehand (tiny)."""
 
     model: str
-    stage: Literal["main", "reference"]
+    stage: RequestStage
     ignore_eos: bool
     request_timeout_s: float
     concurrency: int = 1

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 from harness.drive.answers import Answer
 from harness.drive.workloads import Prompt
-from harness.facts import RequestFacts
+from harness.facts import RequestFacts, RequestStage
 
 
-def to_facts(
-    answer: Answer, index: int, prompt: Prompt, stage: Literal["main", "reference"], started_at_s: float
-) -> RequestFacts:
+def to_facts(answer: Answer, index: int, prompt: Prompt, stage: RequestStage, started_at_s: float) -> RequestFacts:
     """What the answer shows; a field that the engine did not send is None, never a default."""
     choice = _choice(answer)
     if answer.ok and choice is None:

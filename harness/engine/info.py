@@ -15,7 +15,7 @@ class EngineInfo:
 
     ``flags`` are the server's long options (``--kv-cache-memory-bytes``), ``environment`` the VLLM_* variables that the
     engine defines: plans ask for capabilities, never for a version. ``fingerprint`` changes when any installed
-    distribution does.
+    distribution does. ``pads_loaded_requests``: see `harness.measure.acceptance.Counts.without_padding`.
     """
 
     python: Path
@@ -33,6 +33,7 @@ class EngineInfo:
     environment: frozenset[str]
     architectures: frozenset[str]
     has_torchvision: bool
+    pads_loaded_requests: bool
     lock: str | None = None
 
     def knows(self, flag: str) -> bool:

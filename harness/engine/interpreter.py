@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ _LOOK = (
     "print(json.dumps([list(sys.version_info[:3]), sys.path, s and s.origin]))"
 )
 _LOOK_TIMEOUT_S = 60
+# A program that is no Python quotes the whole of `_LOOK` back.
+_LONGEST_QUOTE = 160
 # Files of vLLM itself that change when a checkout is updated under an editable install, whose metadata stays the same.
 _VLLM_WITNESSES = ("_version.py", "envs.py", "engine/arg_utils.py")
 
@@ -81,7 +84,10 @@ def parse_look(python: Path, returncode: int, stdout: str, stderr: str) -> Inter
         major, minor, micro = version
     except (IndexError, ValueError) as error:
         said = (stderr.strip() or stdout.strip() or f"exit code {returncode}").splitlines()[-1]
-        raise Misconfigured(f"{python} is not a usable Python for an engine: {said}", root_line=said) from error
+        raise Misconfigured(
+            f"{python} is not a usable Python for an engine: {textwrap.shorten(said, _LONGEST_QUOTE)}; "
+            "give --engine a Python that has vLLM."
+        ) from error
     return Interpreter(python, (major, minor, micro), tuple(path), Path(origin) if origin else None)
 
 

@@ -46,7 +46,9 @@ def resolve(
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Misconfigured(f"Cannot create the cache folder {cache}: {error.strerror or error}.") from error
+        raise Misconfigured(
+            f"Cannot create the cache folder {cache} ({error.strerror or error}); choose another with SPEC_GATE_CACHE."
+        ) from error
     cache = cache.resolve()
     found_environ = engine_environment(environ, found=True)
     if choice == "auto":
@@ -69,7 +71,10 @@ def _interpreter_path(choice: str) -> Path:
     if os.sep not in choice and not path.exists():
         located = shutil.which(choice)
         if located is None:
-            raise Misconfigured(f"--engine {choice} is not auto, cpu, cuda or an interpreter's path.")
+            raise Misconfigured(
+                f"--engine {choice} is not auto, cpu, cuda or a program on PATH; give the path of "
+                "a Python that has vLLM."
+            )
         path = Path(located)
     if not path.is_file():
         raise Misconfigured(f"--engine {choice}: there is no such file; give the path of a Python that has vLLM.")

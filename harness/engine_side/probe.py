@@ -82,6 +82,13 @@ def has_torchvision() -> bool:
     return True
 
 
+def pads_loaded_requests() -> bool:
+    """Whether the scheduler pads the one-token step of a KV-loaded request with rejected drafts (0.32; not 0.24)."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    return "pad_spec_decode" in Scheduler.schedule.__code__.co_varnames
+
+
 def describe() -> dict[str, object]:
     import torch
     import transformers
@@ -102,6 +109,7 @@ def describe() -> dict[str, object]:
         "environment": sorted(vllm.envs.environment_variables),
         "architectures": sorted(ModelRegistry.get_supported_archs()),
         "has_torchvision": has_torchvision(),
+        "pads_loaded_requests": pads_loaded_requests(),
     }
 
 

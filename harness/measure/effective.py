@@ -16,7 +16,12 @@ _ENGINE_LINE = re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config:
 _ARGS_LINE = re.compile(r"non-default args: (?P<args>\{[^\n]*)")
 _CREATED = re.compile(r"Creating v1 connector with name: (?P<name>\w+)")
 _REGISTERED_BUFFER = re.compile(r"Registering KV_Caches\.[^\n]*kv_buffer_device: (?P<device>\w+)")
+# Each engine of a data-parallel server logs under a name of its own; the configuration of a dense model says 1, since
+# its engines share nothing.
+_PARALLEL_ENGINE = re.compile(r"^\(EngineCore_DP(?P<rank>\d+) pid=\d+\)", re.MULTILINE)
 _ALIGNED_BLOCK = re.compile(r"Setting attention block size to (?P<tokens>\d+) tokens")
+# Said by the worker when it builds its runner; the first one says nothing of itself.
+_V2_RUNNER = "Using V2 Model Runner"
 _SPECULATIVE = re.compile(
     r"speculative_config=SpeculativeConfig\(method='(?P<method>[^']*)', "
     r"model=(?:None|'(?P<model>[^']*)'), num_spec_tokens=(?P<k>\d+)\)"
@@ -42,7 +47,7 @@ def parse_effective(log_text: str, role: str) -> EffectiveConfig:
         k=int(speculative["k"]) if speculative else None,
         drafter=speculative["model"] if speculative else None,
         tensor_parallel=_number(engine, "tensor_parallel_size"),
-        data_parallel=_number(engine, "data_parallel_size"),
+        data_parallel=_engines(log_text, engine),
         pipeline_parallel=_number(engine, "pipeline_parallel_size"),
         expert_parallel="'enable_expert_parallel': True" in args if args else None,
         connector=_CONFIGURED_NAME.get(created, created) if created else None,
@@ -50,7 +55,9 @@ def parse_effective(log_text: str, role: str) -> EffectiveConfig:
         kv_role=_quoted(args, "kv_role"),
         load_failure_policy=_quoted(args, "kv_load_failure_policy"),
         block_size=_block_size(log_text, args),
+        block_enlarged=_ALIGNED_BLOCK.search(log_text) is not None,
         max_model_len=_number(engine, "max_seq_len"),
+        model_runner_v2=(_V2_RUNNER in log_text) if engine else None,
         source=f"log of {role}: {', '.join(said) or 'no start-up line found'}",
     )
 
@@ -67,6 +74,12 @@ def _quoted(text: str | None, key: str) -> str | None:
 def _number(text: str | None, key: str) -> int | None:
     value = _first(re.compile(rf"\b{key}=(?P<value>\d+)"), text, "value") if text else None
     return int(value) if value is not None else None
+
+
+def _engines(log_text: str, engine: str | None) -> int | None:
+    said = _number(engine, "data_parallel_size")
+    seen = len(set(_PARALLEL_ENGINE.findall(log_text)))
+    return said if said is None else max(said, seen)
 
 
 def _block_size(log_text: str, args: str) -> int | None:

@@ -123,7 +123,7 @@ def server_argv(
         argv += ["--speculative-config", json.dumps(speculative)]
         if engine.knows("--per-request-spec-decode-metrics"):
             argv += ["--per-request-spec-decode-metrics", "detailed"]
-    if model_set == "tiny" and engine.knows("--language-model-only"):
+    if (model_set == "tiny" or settings.text_only) and engine.knows("--language-model-only"):
         argv.append("--language-model-only")
     if engine.platform == "cuda" and settings.hybrid_kv_cache and engine.knows("--gdn-prefill-backend"):
         # The default needs flashinfer, which a plain install does not bring.
@@ -132,10 +132,14 @@ def server_argv(
 
 
 def _memory(engine: EngineInfo, model_set: ModelSetName, servers_per_device: int) -> list[str]:
+    argv = []
     if engine.knows("--kv-cache-memory-bytes"):
-        return ["--kv-cache-memory-bytes", str(kv_cache_bytes(model_set))]
-    # An old engine sizes its cache as a share of the device, which two servers on one device must divide.
-    return ["--gpu-memory-utilization", f"{0.8 / servers_per_device:.2f}"]
+        argv += ["--kv-cache-memory-bytes", str(kv_cache_bytes(model_set, engine.platform))]
+    if servers_per_device > 1 or not argv:
+        # An engine that finds less than its share of a device free does not start, whatever its cache needs; an old
+        # one also sizes its cache by it.
+        argv += ["--gpu-memory-utilization", f"{0.8 / servers_per_device:.2f}"]
+    return argv
 
 
 def _parallel(role: Role, engine: EngineInfo, rpc_port: int | None) -> list[str]:

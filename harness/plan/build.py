@@ -10,11 +10,12 @@ from harness.deployments import Deployment, KvBuffer, ModelSetName, Role
 from harness.engine.info import EngineInfo
 from harness.errors import Misconfigured
 from harness.plan.arguments import server_argv
+from harness.plan.assign import usable
 from harness.plan.environment import LOOPBACK, engine_environment, router_environment
 from harness.plan.memory import check_shared
+from harness.plan.reference import placement, roles_of
 from harness.plan.types import (
     Allocation,
-    Device,
     LaunchMode,
     Machine,
     ModelPaths,
@@ -25,10 +26,8 @@ from harness.plan.types import (
     RouterPlan,
     ServerPlan,
     Stage,
+    StageName,
 )
-
-# First port of the proposals of a dry run; a real run takes free ones from the registry.
-_PROPOSED_FIRST_PORT = 21000
 
 # Speed-only changes made inside the engine on CPU, where spinning threads starve the servers of two cores.
 _CPU_ADJUSTMENTS = ("nixl-progress-delay", "shm-wakeup")
@@ -83,109 +82,72 @@ def kv_buffers(deployment: Deployment, options: Options, machine: Machine) -> tu
 
 
 def requirements(deployment: Deployment, options: Options, model_set: ModelSetName) -> Needs:
-    """What to lease. The reference server of a later stage reuses the devices and has ports of its own."""
-    devices: dict[str, int] = {}
-    ports: list[PortRun] = []
-    for role in deployment.roles:
-        name = server_name(role)
-        devices[name] = role.parallel.world_size
-        ports.append(PortRun(f"{name}/http", 1))
-        if role.name in ("prefill", "decode"):
-            ports.append(PortRun(f"{name}/nixl", role.parallel.world_size))
-        if role.parallel.dp > 1:
-            ports.append(PortRun(f"{name}/rpc", 1))
+    """What to lease."""
+    roles = roles_of(deployment, options, model_set)
+    ports = [run for role in roles if role.name != "reference" for run in _ports(role)]
     if deployment.transfer is not None and options.router == "vllm-router":
         ports += [PortRun(f"{_ROUTER}/http", 1), PortRun(f"{_ROUTER}/metrics", 1)]
-    if wants_server_reference(deployment, options, model_set):
-        ports.append(PortRun("reference-0/http", 1))
-        devices["reference-0"] = 1
-    return Needs(devices_per_server=devices, ports=tuple(ports))
+    ports += [run for role in roles if role.name == "reference" for run in _ports(role)]
+    return Needs({server_name(role): role.parallel.world_size for role in roles}, tuple(ports))
 
 
-def wants_server_reference(deployment: Deployment, options: Options, model_set: ModelSetName) -> bool:
-    """Whether a prefill/decode run is compared with a standalone server (hub models; tiny output is computed)."""
-    return deployment.transfer is not None and model_set == "hub" and options.reference == "auto"
+def _ports(role: Role) -> list[PortRun]:
+    name = server_name(role)
+    ports = [PortRun(f"{name}/http", 1)]
+    if role.name in ("prefill", "decode"):
+        ports.append(PortRun(f"{name}/nixl", role.parallel.world_size))
+    if role.parallel.dp > 1:
+        ports.append(PortRun(f"{name}/rpc", 1))
+    return ports
 
 
 def server_name(role: Role) -> str:
     return f"{role.name}-0"
 
 
-def assign_devices(needs: Needs, machine: Machine, options: Options) -> dict[str, tuple[Device, ...]]:
-    """Devices by server, in role order. Raises Misconfigured, naming what there is, when they do not suffice."""
-    pool = list(machine.devices)
-    if options.devices is not None:
-        known = {device.index: device for device in machine.devices}
-        for index in options.devices:
-            if index not in known:
-                raise Misconfigured(
-                    f"Device {index} was asked for, but this machine has {len(known)} ({_range(known)}); "
-                    "pass --devices with indices from that list."
-                )
-        if len(set(options.devices)) != len(options.devices):
-            raise Misconfigured(f"--devices {','.join(map(str, options.devices))} names a device twice.")
-        pool = [known[index] for index in options.devices]
-    main = {name: count for name, count in needs.devices_per_server.items() if not name.startswith("reference")}
-    wanted = max(main.values()) if options.share_devices else sum(main.values())
-    if machine.platform == "cpu":
-        # Cores are shared: a server is one busy thread, and two servers on one core are slow but right.
-        wanted = min(wanted, len(pool)) or 1
-    if wanted > len(pool) or not pool:
-        raise Misconfigured(
-            f"{wanted} devices are needed ({', '.join(f'{name} {count}' for name, count in main.items())}) and "
-            f"{len(pool)} may be used; pass more with --devices, or let servers share them with --share-devices."
-        )
-    assigned: dict[str, tuple[Device, ...]] = {}
-    taken = 0
-    for name, count in main.items():
-        first = 0 if options.share_devices else taken
-        assigned[name] = tuple(pool[(first + offset) % len(pool)] for offset in range(count))
-        taken += count
-    for name, count in needs.devices_per_server.items():
-        if name not in assigned:
-            assigned[name] = tuple(pool[:count])
-    return assigned
-
-
-def _range(known: Mapping[int, Device]) -> str:
-    return ", ".join(str(index) for index in sorted(known)) or "none"
-
-
-def propose(needs: Needs, machine: Machine, options: Options) -> Allocation:
-    """What a lease would give on an idle machine; for ``--dry-run``."""
-    ports: dict[str, int] = {}
-    port = _PROPOSED_FIRST_PORT
-    for run in needs.ports:
-        ports[run.purpose] = port
-        port += run.length
-    return Allocation(devices=assign_devices(needs, machine, options), ports=ports)
-
-
 def build_plan(inputs: Inputs, allocation: Allocation, kv_buffer: KvBuffer | None) -> Plan:
     """The plan of one run. Raises Misconfigured or Unsupported."""
     deployment, options, machine = inputs.deployment, inputs.options, inputs.machine
     model_set = model_set_of(options, machine)
-    if options.share_devices and machine.platform != "cpu":
-        devices = {device.key: device for group in allocation.devices.values() for device in group}
-        check_shared(tuple(devices.values()), len(deployment.roles), model_set)
-    main = tuple(
-        _server(inputs, role, allocation, model_set, kv_buffer) for role in deployment.roles if role.name != "reference"
+    stages = tuple(
+        _stage(inputs, name, roles, allocation, model_set, kv_buffer)
+        for name, roles in _roles_by_stage(inputs, model_set)
     )
-    router = _router(inputs, allocation, main)
-    stages = [Stage(name="main", servers=main, router=router)]
-    if wants_server_reference(deployment, options, model_set):
-        reference = Role("reference", speculation=deployment.role("decode").speculation)
-        stages.append(Stage("reference", (_server(inputs, reference, allocation, model_set, None),), None))
     return Plan(
         deployment=deployment.name,
         model_set=model_set,
         models=inputs.models,
         launch=launch_of(options, machine),
         kv_buffer=kv_buffer,
-        stages=tuple(stages),
+        stages=stages,
         adjustments=_adjustments(inputs),
-        notes=_notes(inputs),
+        notes=_notes(inputs, stages),
     )
+
+
+def _roles_by_stage(inputs: Inputs, model_set: ModelSetName) -> list[tuple[StageName, tuple[Role, ...]]]:
+    options, machine = inputs.options, inputs.machine
+    roles = roles_of(inputs.deployment, options, model_set)
+    needs = requirements(inputs.deployment, options, model_set)
+    if placement(needs, machine, options, usable(machine, options), model_set) == "after":
+        return [("main", roles[:-1]), ("reference", roles[-1:])]
+    return [("main", roles)]
+
+
+def _stage(
+    inputs: Inputs,
+    name: StageName,
+    roles: tuple[Role, ...],
+    allocation: Allocation,
+    model_set: ModelSetName,
+    kv_buffer: KvBuffer | None,
+) -> Stage:
+    sharing = 1
+    if inputs.options.share_devices and inputs.machine.platform != "cpu":
+        check_shared({server_name(role): allocation.devices[server_name(role)] for role in roles}, model_set)
+        sharing = len(roles)
+    servers = tuple(_server(inputs, role, allocation, model_set, kv_buffer, sharing) for role in roles)
+    return Stage(name, servers, _router(inputs, allocation, servers) if name == "main" else None)
 
 
 def _adjustments(inputs: Inputs) -> tuple[str, ...]:
@@ -194,10 +156,14 @@ def _adjustments(inputs: Inputs) -> tuple[str, ...]:
     return names if inputs.engine.has_torchvision else (*names, "torchvision-absent")
 
 
-def _notes(inputs: Inputs) -> tuple[str, ...]:
+def _notes(inputs: Inputs, stages: tuple[Stage, ...]) -> tuple[str, ...]:
     notes = []
-    if inputs.machine.platform == "cpu" and inputs.deployment.devices > len(inputs.machine.devices):
-        notes.append(f"{inputs.deployment.devices} ranks share {len(inputs.machine.devices)} cores: slow, not wrong")
+    ranks = max(sum(server.ranks for server in stage.servers) for stage in stages)
+    if inputs.machine.platform == "cpu" and ranks > len(inputs.machine.devices):
+        notes.append(f"{ranks} ranks share {len(inputs.machine.devices)} cores: slow, not wrong")
+    if inputs.deployment.settings.batch_invariant:
+        on = "VLLM_BATCH_INVARIANT" in stages[0].servers[0].environment
+        notes.append(f"batch-invariant kernels: {'on' if on else 'off (hub models on CUDA only)'}")
     if inputs.options.share_devices:
         notes.append("servers share devices (--share-devices)")
     if inputs.passed:
@@ -206,7 +172,12 @@ def _notes(inputs: Inputs) -> tuple[str, ...]:
 
 
 def _server(
-    inputs: Inputs, role: Role, allocation: Allocation, model_set: ModelSetName, kv_buffer: KvBuffer | None
+    inputs: Inputs,
+    role: Role,
+    allocation: Allocation,
+    model_set: ModelSetName,
+    kv_buffer: KvBuffer | None,
+    sharing: int,
 ) -> ServerPlan:
     name = server_name(role)
     port = allocation.ports[f"{name}/http"]
@@ -217,6 +188,7 @@ def _server(
         role,
         inputs.engine,
         inputs.inherited,
+        model_set=model_set,
         devices=devices,
         side_channel_port=first_side_channel,
         plugin_path=inputs.plugin_path,
@@ -234,9 +206,9 @@ def _server(
         host=LOOPBACK,
         port=port,
         served_model=inputs.deployment.name,
-        buffer=kv_buffer,
+        buffer=kv_buffer if first_side_channel is not None else None,
         rpc_port=allocation.ports.get(f"{name}/rpc"),
-        servers_per_device=len(inputs.deployment.roles) if inputs.options.share_devices else 1,
+        servers_per_device=sharing,
     )
     side_channels = (
         # One handshake listener per engine, in its scheduler; the ranks of one engine answer through it.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.deployments import Deployment, Role
+from harness.deployments import Deployment, ModelSetName, Role
 from harness.engine.info import EngineInfo
 from harness.plan.types import Device
 
@@ -53,6 +53,7 @@ def engine_environment(
     engine: EngineInfo,
     inherited: Mapping[str, str],
     *,
+    model_set: ModelSetName,
     devices: tuple[Device, ...],
     side_channel_port: int | None,
     plugin_path: Path,
@@ -84,6 +85,9 @@ def engine_environment(
         values["VLLM_SSM_CONV_STATE_LAYOUT"] = deployment.settings.ssm_conv_state_layout
     if deployment.settings.model_runner_v2:
         values["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    if deployment.settings.batch_invariant and model_set == "hub" and engine.platform == "cuda":
+        # Without it the text of random weights depends on what else is in the batch.
+        values["VLLM_BATCH_INVARIANT"] = "1"
     values |= _platform_values(role, engine, devices)
     values |= extra
     removed = {

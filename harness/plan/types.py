@@ -11,17 +11,23 @@ from harness.engine.info import EnginePlatform
 
 LaunchMode = Literal["spawn", "warm"]
 RouterMode = Literal["vllm-router", "direct"]
-ReferenceMode = Literal["auto", "none"]
+# ``beside`` the judged servers or ``after`` they have stopped; ``auto``: beside them where the devices allow it.
+ReferenceMode = Literal["auto", "beside", "after", "none"]
+StageName = Literal["main", "reference"]
 
 
 @dataclass(frozen=True)
 class Device:
-    """One leasable thing: a GPU (``key`` is its UUID) or, on CPU, a core (``key`` is ``cpu-core-N``)."""
+    """One leasable thing: a GPU (``key`` is its UUID) or, on CPU, a core (``key`` is ``cpu-core-N``).
+
+    ``capability``: a CUDA device's compute capability, major and minor; None where there is no such thing.
+    """
 
     index: int
     key: str
     name: str
     total_bytes: int
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,20 @@ class Needs:
     devices_per_server: dict[str, int]
     ports: tuple[PortRun, ...]
 
+    @property
+    def judged(self) -> dict[str, int]:
+        """Devices of each server that is judged."""
+        return {name: count for name, count in self.devices_per_server.items() if not _is_reference(name)}
+
+    @property
+    def reference(self) -> dict[str, int]:
+        """Devices of the reference server; empty without one."""
+        return {name: count for name, count in self.devices_per_server.items() if _is_reference(name)}
+
+
+def _is_reference(server: str) -> bool:
+    return server.startswith("reference-")
+
 
 @dataclass(frozen=True)
 class Allocation:
@@ -138,15 +158,38 @@ class RouterPlan:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Servers that live at the same time. A run is one or more stages, one after the other (reference, then main)."""
+class Part:
+    """The servers of a stage that get the workload together: the judged ones, or the reference."""
 
-    name: Literal["main", "reference"]
+    name: StageName
     servers: tuple[ServerPlan, ...]
     router: RouterPlan | None
 
     def server(self, role: RoleName) -> ServerPlan:
         return next(server for server in self.servers if server.role == role)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Servers that live at the same time. A run is one or more stages, one after the other (main, then reference).
+
+    The main stage may hold the reference server too, where it has devices of its own.
+    """
+
+    name: StageName
+    servers: tuple[ServerPlan, ...]
+    router: RouterPlan | None
+
+    def server(self, role: RoleName) -> ServerPlan:
+        return next(server for server in self.servers if server.role == role)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The judged servers first, then the reference; only those that there are."""
+        judged = tuple(server for server in self.servers if server.role != "reference")
+        reference = tuple(server for server in self.servers if server.role == "reference")
+        parts = (Part("main", judged, self.router), Part("reference", reference, None))
+        return tuple(part for part in parts if part.servers)
 
 
 @dataclass(frozen=True)

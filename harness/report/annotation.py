@@ -113,6 +113,8 @@ def _section(result: Result, artifacts: Sequence[str]) -> list[str]:
         lines += ["", *(f"- ✗ {_cell(check.name)}: {_cell(check.summary)}" for check in failed)]
     if result.not_judged:
         lines += ["", f"Not judged: {_cell(', '.join(result.not_judged))}"]
+    if result.finding:
+        lines += ["", _cell(result.finding)]
     if artifacts:
         lines += ["", " · ".join(f'<a href="artifact://{quote(path)}">{_cell(path)}</a>' for path in artifacts)]
     if not lines:

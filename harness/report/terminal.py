@@ -35,6 +35,9 @@ VERDICT_STYLE = {
 _INDENT = 2
 _LABEL_WIDTH = 8
 _LONGEST_DETAIL = 100
+_SHOWN_HASH = 12
+# Figures that are shown even where nothing was expected of them.
+_HEADLINE = frozenset({"drafts", "draft_tokens", "accepted", "acceptance_length", "per_position"})
 # Narrower than this nothing can be read; the text is allowed to run over instead.
 _NARROWEST = 20
 _ASCII = str.maketrans({"✓": "ok", "✗": "FAILED", "·": "-", "±": "+-", "…": "..."})
@@ -150,14 +153,15 @@ def render_summary(result: Result, console: Console) -> None:
     """
     _print_verdict(result, console)
     _print_figures(figure_rows(result), console)
-    _print_checks(result.checks, console)
+    _print_checks(result.checks, console, passed_in_full=result.verdict is Verdict.PASS)
     if result.phases:
         ended = {"done": "", "failed": " (failed)", "open": " (not finished)"}
         phases = " · ".join(f"{one_line(p.name)} {p.seconds:.1f} s{ended[p.state]}" for p in result.phases)
         _print_field("phases", f"{phases} · wall {result.wall_seconds:.1f} s", console)
     for label, text in _about(result):
         _print_field(label, text, console)
-    _print(console, _label("run").append(one_line(result.run_dir)))
+    if result.run_dir:
+        _print(console, _label("run").append(one_line(result.run_dir)))
     if result.next_step:
         _print(console, _label("next").append(one_line(result.next_step), style="bold"))
 
@@ -179,7 +183,9 @@ def _print_verdict(result: Result, console: Console) -> None:
         _print_wrapped(console, Text(f"Not judged: {', '.join(map(one_line, result.not_judged))}", style="yellow"))
 
 
-def _print_figures(rows: Sequence[FigureRow], console: Console) -> None:
+def _print_figures(all_rows: Sequence[FigureRow], console: Console) -> None:
+    """What was judged by value. The rest is said by the checks in words, and kept in result.json and report.html."""
+    rows = [row for row in all_rows if row.expected or row.name.partition("[")[0] in _HEADLINE]
     if not rows:
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), highlight=False)
@@ -194,7 +200,8 @@ def _print_figures(rows: Sequence[FigureRow], console: Console) -> None:
     console.print(table, highlight=False)
 
 
-def _print_checks(checks: Sequence[CheckResult], console: Console) -> None:
+def _print_checks(checks: Sequence[CheckResult], console: Console, *, passed_in_full: bool) -> None:
+    """Failed checks with their evidence; those that passed with what they showed, or by name beside a failure."""
     if not checks:
         return
     failed = [check for check in checks if not check.ok]
@@ -209,6 +216,13 @@ def _print_checks(checks: Sequence[CheckResult], console: Console) -> None:
             for line in plain(evidence).splitlines():
                 _print(console, Text(f"    > {line.rstrip()}"))
     count = f"{len(passed)} of {len(checks)} passed"
+    if passed_in_full:
+        width = max(len(one_line(check.name)) for check in passed) if passed else 0
+        for check in passed:
+            head = Text(" " * _INDENT).append_text(_mark(True)).append(f" {one_line(check.name):<{width}}  ")
+            _print_wrapped(console, Text(one_line(check.summary), style="dim"), head=_encodable(console, head))
+        _print_field("checks", count, console)
+        return
     names = ", ".join(one_line(check.name) for check in passed)
     _print_field("checks", f"{count}: {names}" if names else count, console)
 
@@ -224,11 +238,25 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
     }
     yield "ran", " · ".join(f"{name} {one_line(value)}" for name, value in ran.items() if value)
     yield "models", ", ".join(one_line(model) for model in result.models)
-    yield "workload", facts_line(result.workload)
+    yield "workload", facts_line(result.workload | _short_hash(result.workload))
     yield "engine", facts_line(_short(result.engine))
     yield "hardware", facts_line(_short(result.hardware))
-    for server, changes in result.adjustments.items():
-        yield "adjusted", f"{one_line(server)}: {', '.join(one_line(change) for change in changes) or 'nothing'}"
+    for changes, servers in _by_value(result.adjustments).items():
+        made = ", ".join(one_line(change) for change in changes) or "nothing"
+        yield "adjusted", f"{', '.join(map(one_line, servers))}: {made}"
+
+
+def _short_hash(workload: Mapping[str, str | int]) -> dict[str, str | int]:
+    """Enough of the workload's hash to tell two of them apart by eye."""
+    return {"hash": str(workload["hash"])[:_SHOWN_HASH]} if "hash" in workload else {}
+
+
+def _by_value(adjustments: Mapping[str, Sequence[str]]) -> dict[tuple[str, ...], list[str]]:
+    """Servers by what was changed in them: usually the same in all."""
+    servers: dict[tuple[str, ...], list[str]] = {}
+    for server, changes in adjustments.items():
+        servers.setdefault(tuple(changes), []).append(server)
+    return servers
 
 
 def _short(values: dict[str, object]) -> dict[str, object]:

@@ -11,8 +11,12 @@ from harness.baselines import Provenance, Query, load, record, select
 from harness.errors import Misconfigured
 from harness.facts import RunFacts
 from harness.result import Result, read_result, write_result
+from harness.run.finish import next_step, write_report
 from harness.run.judge import FACTS_NAME, conclude, run_assertions
 from harness.run.summary import expected_of, figures_of
+
+# What a first run fails for want of the value that is recorded from it.
+_JUDGED_BY_BASELINE = frozenset({"acceptance_length", "acceptance_per_position"})
 
 
 def read_run(run_dir: Path) -> tuple[Result, RunFacts]:
@@ -32,7 +36,7 @@ def read_run(run_dir: Path) -> tuple[Result, RunFacts]:
 def judge_again(run_dir: Path, baselines: Path | None) -> Result:
     """Run the assertions over a run's facts once more and rewrite its result; with other baselines if given."""
     result, facts = read_run(run_dir)
-    if baselines is not None:
+    if baselines is not None and "acceptance_length" in facts.checks:
         chosen = select(load(baselines), _query(result, facts))
         facts = facts.model_copy(update={"baseline": chosen, "baseline_error": None})
         result.baseline = chosen.model_dump(mode="json")
@@ -41,13 +45,22 @@ def judge_again(run_dir: Path, baselines: Path | None) -> Result:
     result.checks = list(checks)
     result.figures, result.expected = figures_of(facts, checks), expected_of(facts)
     result.verdict, result.reason = judgement.verdict, judgement.reason
+    result.next_step = next_step(result)
     write_result(run_dir, result)
+    # The environment of that run, and so its secrets, are not known here; the shapes of tokens still are.
+    write_report(run_dir, result, frozenset())
     return result
 
 
 def record_baseline(run_dir: Path, baselines: Path, key: str | None, reason: str) -> str:
     """Write the run's acceptance into ``baselines``; returns one sentence that says what was written."""
     result, facts = read_run(run_dir)
+    failed = [check.name for check in result.checks if not check.ok and check.name not in _JUDGED_BY_BASELINE]
+    if failed:
+        raise Misconfigured(
+            f"{run_dir} failed {', '.join(failed)}; a value measured while that was wrong is no baseline, "
+            "record a run that fails nothing else."
+        )
     entry = record(
         baselines,
         key or f"{result.deployment}/{result.model_set}",

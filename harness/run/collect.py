@@ -7,14 +7,20 @@ from pathlib import Path
 
 from harness.facts import BaselineFacts, ExpectedText, RouterFacts, RunFacts, ServerFacts
 from harness.measure.effective import parse_effective
+from harness.models import bos_token_id, template_adds_bos
 from harness.plan.types import Plan, ServerPlan
 from harness.run.request import Prepared, Request
-from harness.run.requested import requested_config
+from harness.run.requested import limits_of, requested_config
 from harness.run.stage import ServerObservation, StageObservation
 from harness.zoo import BOS_ID
 
 # Start-up lines stand at the beginning; a log of a chatty engine can be gigabytes.
 _START_OF_LOG_BYTES = 4 << 20
+
+_WITHOUT_BASELINE = (
+    "the run was asked for no baseline; record its value with "
+    "`python -m harness baseline record RUN_DIR --reason ...`, then judge it"
+)
 
 _ADJUSTED = re.compile(r"^gate-plugin pid=(\d+) (applied|not-applicable) (.+)$", re.MULTILINE)
 
@@ -44,33 +50,36 @@ def facts_of(
 ) -> RunFacts:
     """The facts of a finished run."""
     deployment = request.deployment
-    main = stages[0]
-    drafting = next((role for role in deployment.roles if role.name in ("decode", "server")), deployment.roles[0])
-    speculation = drafting.speculation
+    main = next(stage for stage in stages if stage.stage == "main")
+    speculation = deployment.judged_role.speculation
     tiny = prepared.model_set == "tiny"
     return RunFacts(
         deployment=deployment.name,
         model_set=prepared.model_set,
         platform=prepared.engine.platform,
         disaggregated=deployment.transfer is not None,
+        pads_loaded_requests=prepared.engine.pads_loaded_requests,
         method=speculation.method if speculation else None,
         k=speculation.k if speculation else None,
-        bos_token_id=BOS_ID if tiny else _bos_of(plan.models.target),
-        add_bos_expected=not tiny,
+        bos_token_id=BOS_ID if tiny else bos_token_id(plan.models.target),
+        add_bos_expected=not tiny and template_adds_bos(plan.models.target),
         prompts=len(prepared.workload.prompts),
         servers=tuple(
             _server(request, plan, prepared, stage, observation, run_dir)
             for stage in stages
             for observation in stage.servers
         ),
-        requests=tuple(record for stage in stages for record in stage.requests),
+        requests=tuple(record for stage in stages for record in (*stage.requests, *stage.control)),
         router=main.router or _direct(plan),
         expected_counts=prepared.workload.counts,
         expected_text=prepared.workload.texts or _reference_text(stages),
         reference_mode="computed" if tiny else ("server" if len(stages) > 1 else "none"),
         baseline=baseline,
-        baseline_error=None if baseline else "no baseline was selected",
+        baseline_error=None if baseline else _WITHOUT_BASELINE,
         checks=deployment.checks,
+        limits=limits_of(deployment),
+        expected_answers=prepared.workload.answers,
+        reference_declined=request.options.reference == "none",
     )
 
 
@@ -113,10 +122,5 @@ def _server(
         windows=observation.pages,
         answered_after_run=observation.answered_after_run,
         after_error=observation.after_error,
+        rearranged=observation.rearranged,
     )
-
-
-def _bos_of(target: Path) -> int | None:
-    """The BOS id of a hub checkpoint, from its own configuration; None when it has none."""
-    found = re.search(r'"bos_token_id"\s*:\s*(\d+)', (target / "config.json").read_text("utf-8"))
-    return int(found[1]) if found else None

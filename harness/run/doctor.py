@@ -29,9 +29,15 @@ def examine(locations: Locations, environment: Mapping[str, str]) -> Iterator[st
         yield str(error)
         return
     used = memory_used([device.key for device in machine.devices])
+    leased = {key: record.run_id for record in live.records for key in record.leases}
     for device in machine.devices:
         holder = holder_of(locations.state, device.key)
-        held = f"last leased by {holder}" if holder else "never leased"
+        if device.key in leased:
+            held = f"leased by {leased[device.key]}"
+        elif holder is not None:
+            held = f"free, last leased by {holder.run_id} (user {holder.user})"
+        else:
+            held = "free, never leased"
         memory = f", {used[device.key] >> 20} of {device.total_bytes >> 20} MiB in use" if device.key in used else ""
         yield f"device {device.index}: {device.name} ({device.key}){memory}, {held}"
     driver = machine.driver or "none"

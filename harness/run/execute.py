@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import date
 from pathlib import Path
 
 from harness.deployments import KvBuffer
 from harness.errors import GateError
-from harness.plan.build import assign_devices, build_plan
+from harness.expectations import Context, apply
+from harness.facts import CheckResult, RunFacts
+from harness.plan.assign import assign_devices
+from harness.plan.build import build_plan
 from harness.plan.render import as_json
 from harness.plan.types import Allocation, Plan, Stage
 from harness.report.terminal import Progress
@@ -25,6 +30,7 @@ from harness.run.launch import importer_spec, router_spec, server_spec
 from harness.run.request import Prepared, Request
 from harness.run.stage import StageObservation, observe, smoke
 from harness.run.summary import describe_engine, describe_hardware, expected_of, figures_of
+from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
 from harness.runtime import leases, ports
 from harness.runtime.deadline import Deadline
 from harness.runtime.devices import memory_used, wait_released
@@ -41,6 +47,9 @@ from harness.verdict import Verdict
 _IMPORT_S = 180
 _START_S = 30
 _RELEASE_S = 60
+
+# Checks that say nothing without a reference server.
+_COMPARING = ("output_matches_reference", "token_match", "identical_outputs", "deterministic_all_match")
 
 
 class Run:
@@ -70,15 +79,19 @@ class Run:
             observations = self._stages(prepared, plan, record, lease.descriptors)
             with self.journal.phase("release"), self.signals.ignored():
                 wait_released(lease.keys, used_before, Deadline.after(_RELEASE_S))
+        self.result.trace = files_per_process(read_processes(self.run_dir / TRACE_FOLDER))
         with self.journal.phase("judge"):
             facts = facts_of(self.request, prepared, plan, observations, prepared.baselines[index], self.run_dir)
-            checks = run_assertions(self.run_dir, facts)
+            checks = self._judge(facts)
         judgement = conclude(facts, checks)
         self.result.checks = list(checks)
         self.result.figures = figures_of(facts, checks)
         self.result.expected = expected_of(facts)
         self.result.verdict = judgement.verdict
         self.result.reason = judgement.reason
+
+    def _judge(self, facts: RunFacts) -> tuple[CheckResult, ...]:
+        return run_assertions(self.run_dir, facts)
 
     def _describe(self, prepared: Prepared, buffer: KvBuffer | None) -> None:
         result, options = self.result, self.request.options
@@ -95,8 +108,12 @@ class Run:
             "hash": prepared.workload.hash,
             "concurrency": prepared.workload.concurrency,
         }
-        if prepared.workload.counts is None and options.reference == "none":
-            result.not_judged.append("output_matches_reference: declined with --reference none")
+        if options.reference == "none":
+            result.not_judged += [
+                f"{name}: declined with --reference none"
+                for name in self.request.deployment.checks
+                if name in _COMPARING and not (name == "output_matches_reference" and prepared.workload.texts)
+            ]
 
     def _finish_killed_runs(self, state: Path) -> None:
         for run_id, report in reap_stale(state).items():
@@ -105,7 +122,7 @@ class Run:
 
     def _lease(self, prepared: Prepared, buffer: KvBuffer | None, held: ExitStack) -> tuple[Plan, leases.Lease]:
         state = self.request.locations.state
-        assigned = assign_devices(prepared.needs, prepared.machine, self.request.options)
+        assigned = assign_devices(prepared.needs, prepared.machine, self.request.options, prepared.model_set)
         keys = sorted({device.key for group in assigned.values() for device in group})
         holder = leases.Holder(
             self.result.run_id, os.getpid(), getpass.getuser(), self.request.deployment.name, time.time()
@@ -143,7 +160,7 @@ class Run:
     def _stages(
         self, prepared: Prepared, plan: Plan, record: RunRecord, hold: tuple[int, ...]
     ) -> tuple[StageObservation, ...]:
-        observations = []
+        observations: list[StageObservation] = []
         for stage in plan.stages:
             suffix = "" if stage.name == "main" else f" ({stage.name})"
             with self._supervised(record, hold, plan, stage) as servers:
@@ -152,7 +169,7 @@ class Run:
                 with self.journal.phase(f"ready{suffix}"):
                     self._ready(prepared, stage, servers)
                 with self.journal.phase(f"drive{suffix}"), self.signals.polled():
-                    observations.append(self._observe(prepared, stage, servers))
+                    observations += self._observe(prepared, stage, servers, tuple(observations))
                 with self.journal.phase(f"stop{suffix}"), self.signals.ignored():
                     budget = self.request.deployment.timeouts.stop_s
                     report = servers.stop_all(grace_s=budget / 2, deadline=Deadline.after(budget))
@@ -214,10 +231,12 @@ class Run:
             servers.watch(server.name)
         self.journal.detail("every server answers; one request through the whole route")
         with self.signals.polled():
-            smoke(prepared.workload, stage, self.request.deployment)
+            smoke(prepared.workload, stage, self.request.deployment, logs)
         servers.check()
 
-    def _observe(self, prepared: Prepared, stage: Stage, servers: Servers) -> StageObservation:
+    def _observe(
+        self, prepared: Prepared, stage: Stage, servers: Servers, earlier: tuple[StageObservation, ...]
+    ) -> tuple[StageObservation, ...]:
         def alive() -> None:
             servers.check()
             self.signals.check()
@@ -225,12 +244,12 @@ class Run:
         def progress(done: int, total: int) -> None:
             self.progress.count(done, total, "requests")
 
-        observation = observe(
-            self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress
+        observed = observe(
+            self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress, earlier
         )
         # A server may have died after its last answer, and its metrics page been the last thing it said.
         servers.check()
-        return observation
+        return observed
 
     def _note_cleanup(self, report: ReapReport) -> None:
         cleanup = self.result.cleanup
@@ -257,11 +276,31 @@ def concluded(run: Run, body: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         result.verdict, result.reason = Verdict.INTERRUPTED, "Interrupted; everything this run started was ended."
     except OSError as error:
-        result.verdict, result.reason = Verdict.INFRA, f"The machine refused: {error}."
+        result.verdict, result.reason = Verdict.INFRA, f"The machine refused: {error}{_remedy(error)}."
         _keep_traceback(run)
     except Exception as error:  # noqa: BLE001 - a bug of ours must still leave a result that says so
         result.verdict = Verdict.INFRA
         result.reason = f"The harness itself failed ({type(error).__name__}: {error}); see {_keep_traceback(run)}."
+    _consider_expectations(run)
+
+
+def _consider_expectations(run: Run) -> None:
+    """Rename a known refusal, and a pass that should have been one; a run that never met an engine is left alone."""
+    result = run.result
+    if not result.engine:
+        return
+    context = Context(result.deployment, str(result.engine["platform"]), str(result.engine["vllm"]), result.model_set)
+    outcome = apply(result.verdict, result.root_line, context, date.today(), run.request.expectations)
+    result.verdict, result.finding = outcome.verdict, outcome.finding
+    result.reason = outcome.reason or result.reason
+    if outcome.finding is not None and outcome.finding != result.reason:
+        run.journal.note(outcome.finding)
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "; free some space there, or choose another place with --runs-dir"
+    return ""
 
 
 def _keep_traceback(run: Run) -> Path:

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from harness.baselines import Query, load, select
 from harness.engine.resolve import resolve
 from harness.models import hub_checkpoints, tiny_checkpoints
+from harness.plan.assign import assign_devices
 from harness.plan.build import (
     Inputs,
-    assign_devices,
     kv_buffers,
     launch_of,
     model_set_of,
     plugin_folder,
     requirements,
 )
+from harness.plan.gates import check_gates
 from harness.run.journal import Journal
 from harness.run.request import Prepared, Request
 from harness.run.workload import load_workload
@@ -40,14 +41,17 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
     with journal.phase("prepare"):
         machine = discover(engine.platform, request.inherited)
         model_set = model_set_of(request.options, machine)
+        check_gates(deployment, engine, machine, model_set)
         needs = requirements(deployment, request.options, model_set)
-        assign_devices(needs, machine, request.options)
+        assign_devices(needs, machine, request.options, model_set)
         launch_of(request.options, machine)
         if model_set == "tiny":
-            checkpoints = tiny_checkpoints(deployment.models, request.locations.cache)
+            checkpoints = tiny_checkpoints(deployment.models, request.locations.cache, engine.architectures)
         else:
             checkpoints = hub_checkpoints(deployment.models, offline=request.offline)
-        workload = load_workload(deployment, model_set, request.options, checkpoints.zoo)
+        workload = load_workload(
+            deployment, model_set, request.options, checkpoints.zoo, padded=engine.pads_loaded_requests
+        )
         buffers = kv_buffers(deployment, request.options, machine)
         baselines = tuple(
             select(
@@ -62,6 +66,9 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
                     workload_hash=workload.hash,
                 ),
             )
+            # Without this check nothing is compared with a recorded value: the reference runs beside.
+            if request.baseline_required and "acceptance_length" in deployment.checks
+            else None
             for buffer in buffers
         )
     return Prepared(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.deployments import Deployment, KvBuffer, ModelSetName
 from harness.engine.info import EngineInfo
+from harness.expectations import Expectation
 from harness.facts import BaselineFacts
 from harness.locations import Locations
 from harness.models import Checkpoints
@@ -39,6 +40,9 @@ class Request:
     extra_environment: Mapping[str, Mapping[str, str]]
     # Applied to the finished plan by `harness falsify`; what is *requested* stays the deployment's.
     alter_plan: Callable[[Plan], Plan] = unaltered
+    expectations: tuple[Expectation, ...] = ()
+    # False: run without one, to record it from the run; such a run never passes.
+    baseline_required: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,4 +57,5 @@ class Prepared:
     inputs: Inputs
     needs: Needs
     buffers: tuple[KvBuffer | None, ...]
-    baselines: tuple[BaselineFacts, ...]
+    # None where the deployment names no check that needs one.
+    baselines: tuple[BaselineFacts | None, ...]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from harness.deployments import Deployment, Role
 from harness.engine.info import EnginePlatform
-from harness.facts import RequestedConfig
+from harness.facts import LimitFacts, RequestedConfig
 from harness.plan.arguments import block_size, kv_buffer_device, kv_role, max_model_len
+from harness.plan.reference import standalone_reference
 from harness.plan.types import Plan, ServerPlan
 
 
@@ -32,6 +33,20 @@ def requested_config(
         load_failure_policy="fail" if transfer else None,
         block_size=block_size(deployment, platform),
         max_model_len=max_model_len(deployment, plan.model_set),
+        model_runner_v2=True if deployment.settings.model_runner_v2 else None,
+    )
+
+
+def limits_of(deployment: Deployment) -> LimitFacts:
+    """The deployment's limits, and the mean length that its synthetic sampler was asked for."""
+    limits, speculation = deployment.limits, deployment.judged_role.speculation
+    return LimitFacts(
+        token_match=limits.token_match,
+        identical=limits.identical,
+        compared_tokens=limits.compared_tokens,
+        gsm8k=limits.gsm8k,
+        synthetic_length=speculation.synthetic_length if speculation else None,
+        synthetic_within=limits.synthetic_within,
     )
 
 
@@ -39,5 +54,4 @@ def _role_of(deployment: Deployment, server: ServerPlan) -> Role:
     for role in deployment.roles:
         if role.name == server.role:
             return role
-    # The reference of a prefill/decode run speculates like its decode server, without a transfer.
-    return Role("reference", speculation=deployment.role("decode").speculation)
+    return standalone_reference(deployment)

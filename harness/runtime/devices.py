@@ -33,6 +33,7 @@ class Gpu:
     name: str
     total_bytes: int
     instances: tuple[Gpu, ...] = ()
+    capability: tuple[int, int] | None = None
 
 
 def discover(platform: EnginePlatform, environment: Mapping[str, str]) -> Machine:
@@ -79,7 +80,10 @@ def visible_devices(gpus: Sequence[Gpu], visible: str | None) -> tuple[Device, .
         chosen = [_named(entry.strip(), gpus, usable) for entry in visible.split(",") if entry.strip()]
     if len({unit.uuid for unit in chosen}) < len(chosen):
         raise Misconfigured(f"{VISIBLE_VARIABLE}={visible} names one device twice")
-    return tuple(Device(position, unit.uuid, unit.name, unit.total_bytes) for position, unit in enumerate(chosen))
+    return tuple(
+        Device(position, unit.uuid, unit.name, unit.total_bytes, unit.capability)
+        for position, unit in enumerate(chosen)
+    )
 
 
 def _named(entry: str, gpus: Sequence[Gpu], usable: Sequence[Gpu]) -> Gpu:
@@ -171,16 +175,19 @@ def _gpus() -> list[Gpu]:
 
 def _gpu(index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    capability = (int(major), int(minor))
     return Gpu(
         index=index,
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         name=str(pynvml.nvmlDeviceGetName(handle)),
         total_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-        instances=tuple(_instances(handle)),
+        instances=tuple(_instances(handle, capability)),
+        capability=capability,
     )
 
 
-def _instances(handle: object) -> Iterator[Gpu]:
+def _instances(handle: object, capability: tuple[int, int]) -> Iterator[Gpu]:
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError_NotSupported:
@@ -197,6 +204,7 @@ def _instances(handle: object) -> Iterator[Gpu]:
             uuid=str(pynvml.nvmlDeviceGetUUID(instance)),
             name=str(pynvml.nvmlDeviceGetName(instance)),
             total_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(instance).total),
+            capability=capability,
         )
 
 

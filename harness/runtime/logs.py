@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 # A log that grew beyond this is searched from its end: what ended the server is there.
@@ -34,13 +34,17 @@ _CONSEQUENCE = re.compile(
     r"[Ss]ee (?:root cause|stack trace|error logs?)|stack trace above|EngineDeadError|EngineCore encountered an issue"
     r"|died unexpectedly|died with exit code|KeyboardInterrupt|SystemExit|CancelledError|BrokenPipeError|EOFError"
     r"|ConnectionResetError|Connection (?:reset|closed) by peer|ContextTerminated|leaked (?:shared_memory|semaphore)"
-    r"|process group has NOT been destroyed|Terminated|resource_tracker"
+    r"|process group has NOT been destroyed|Terminated|resource_tracker|psutil\.(?:ZombieProcess|NoSuchProcess)"
 )
-# Ordinary lines of others: uvicorn, Rust and NIXL loggers with a date, glog, Python warnings.
+# Ordinary lines of others: uvicorn, Rust and NIXL loggers with a date, glog, Python warnings; and our own plugin's.
 _ORDINARY = re.compile(
     r"^(?:INFO|WARNING|DEBUG):\s|^\d{4}-\d\d-\d\d[ T][\d:.,]+Z?\s+(?:\w+\s+)?(?:TRACE|DEBUG|INFO|WARN|WARNING)\b"
-    r"|^[IW]\d{4} \d\d:\d\d|^\S+:\d+: \w*Warning: "
+    r"|^[IW]\d{4} \d\d:\d\d|^\S+:\d+: \w*Warning: |^gate-plugin pid=\d+ (?:applied|not-applicable) "
 )
+# A Python or native frame. The signal handler's own, and those without a line number, name nothing.
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>[1-9]\d*), in (?P<name>[\w.~:]+)')
+# Exceptions without a message, and crashes, say nothing without the place.
+_WORDLESS = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout):?$")
 _QUIET_LEVELS = frozenset({"DEBUG", "INFO", "WARNING"})
 
 
@@ -76,7 +80,11 @@ class _Process:
     """Where one process is in its log: inside a traceback, or inside a validation error that goes on."""
 
     in_traceback: bool = False
+    # The innermost frame of the traceback so far.
+    frame: str | None = None
     quiet: bool = False
+    # A finalizer raised: Python prints the traceback and goes on, so it explains nothing.
+    ignored: bool = False
     unfinished: RootError | None = None
     # An ERROR line that may turn out to be the heading of a traceback, which then speaks for it.
     heading: RootError | None = None
@@ -100,6 +108,8 @@ class _Found:
 class _Search:
     found: _Found = field(default_factory=_Found)
     processes: dict[str, _Process] = field(default_factory=dict)
+    # A crash whose native frames are still to come.
+    crashed: RootError | None = None
 
     def line(self, line: str) -> None:
         match = _PREFIX.match(line)
@@ -112,15 +122,25 @@ class _Search:
         if text.lstrip().startswith("Traceback (most recent call last)"):
             process.heading = None
             process.in_traceback = True
-            process.quiet = level in _QUIET_LEVELS
+            process.frame = None
+            process.quiet = level in _QUIET_LEVELS or process.ignored
+            process.ignored = False
             return
         if not text:
+            return
+        if text.startswith("Exception ignored in"):
+            self.settle(process)
+            process.ignored = True
+            process.in_traceback = False
             return
         self.settle(process)
         if process.in_traceback:
             if text[0] in " \t":
+                process.frame = _place(text) or process.frame
                 return
             process.in_traceback = False
+            if _WORDLESS.match(text) and process.frame is not None:
+                text = f"{text.rstrip(':')} (in {process.frame})"
             if not process.quiet:
                 self._exception(process, title, text)
         elif level in ("ERROR", "CRITICAL"):
@@ -140,9 +160,18 @@ class _Search:
             self._exception(process, title, text)
         elif _CRASH.search(text) and not _ORDINARY.match(text):
             self._keep("crash", RootError(text, title))
+            self.crashed = RootError(text, title)
+        elif self.crashed is not None and (place := _place(text)) is not None:
+            self._placed(self.crashed, place)
+            self.crashed = None
         elif not _ORDINARY.match(text) and not _CONSEQUENCE.search(text) and text[0] not in " \t":
             # The last line of a process that says why and exits, so a later one replaces it.
             self.found.bare = RootError(text, title)
+
+    def _placed(self, crashed: RootError, place: str) -> None:
+        for kind in ("cause", "crash"):
+            if getattr(self.found, kind) == crashed:
+                setattr(self.found, kind, replace(crashed, line=f"{crashed.line} (in {place})"))
 
     def _exception(self, process: _Process, title: str | None, text: str) -> None:
         if _PYDANTIC.match(text):
@@ -170,6 +199,16 @@ class _Search:
             kind = "cause"
         if getattr(self.found, kind) is None:
             setattr(self.found, kind, found)
+
+
+def _place(text: str) -> str | None:
+    """``vllm/file.py:12 function`` of a frame; None for any other line."""
+    frame = _FRAME.match(text)
+    if frame is None:
+        return None
+    path = frame["file"]
+    shown = path[path.rindex("/vllm/") + 1 :] if "/vllm/" in path else path.rpartition("/")[2]
+    return f"{shown}:{frame['line']} {frame['name']}"
 
 
 def find_root(lines: Iterable[str]) -> RootError | None:

@@ -40,7 +40,8 @@ def prepare(state_dir: Path) -> Path:
         if kind in _NETWORK or kind.removeprefix("fuse.") in _NETWORK_FUSE:
             raise Misconfigured(
                 f"the state folder {resolved} is on a network file system ({kind} at {mount_point}), where locks "
-                "exclude nobody on other machines and not always on this one; choose a local folder"
+                "exclude nobody on other machines and not always on this one; choose a local folder with "
+                "SPEC_GATE_STATE"
             )
         fd = os.open(resolved, os.O_RDONLY)
         try:
@@ -50,6 +51,7 @@ def prepare(state_dir: Path) -> Path:
             os.close(fd)
     except OSError as error:
         raise Misconfigured(
-            f"the state folder {state_dir} cannot hold locks ({error.strerror}); choose a writable local folder"
+            f"the state folder {state_dir} cannot hold locks ({error.strerror}); choose a writable local folder with "
+            "SPEC_GATE_STATE"
         ) from error
     return resolved

@@ -37,10 +37,12 @@ class Chain:
 
     ``reader_class`` -1: a plain token. ``wrong``: plain tokens that the drafter gets wrong; it never errs on readers.
     ``delays``: for each channel, how many tokens later than its mode token the reading appears (see `target_modes`).
+    ``drafter_from``: the first prompt position that the drafter embeds.
     """
 
     seed: int
     delays: tuple[int, ...]
+    drafter_from: int
     successor: tuple[int, ...]
     reader_class: tuple[int, ...]
     landing: tuple[tuple[int, ...], ...]
@@ -107,7 +109,14 @@ def target_modes(prompt_ids: Sequence[int], position: int, delays: tuple[int, ..
     return tuple(readings)
 
 
-def build_chain(seed: int, *, shared_head: bool, delays: tuple[int, ...] = NO_DELAY, wrong_share: float = 0.4) -> Chain:
+def build_chain(
+    seed: int,
+    *,
+    shared_head: bool,
+    delays: tuple[int, ...] = NO_DELAY,
+    drafter_from: int = 1,
+    wrong_share: float = 0.4,
+) -> Chain:
     """Draw the tables. ``shared_head``: the drafter has the target's output head, so all its errors are `POISON`.
 
     The words form one ring of 81 segments of 9; the last word of each segment is a reader. Readers of class c land in a
@@ -141,6 +150,7 @@ def build_chain(seed: int, *, shared_head: bool, delays: tuple[int, ...] = NO_DE
     return Chain(
         seed=seed,
         delays=delays,
+        drafter_from=drafter_from,
         successor=tuple(follows[t] for t in range(VOCAB_SIZE)),
         reader_class=tuple(reader_class),
         landing=tuple(landing),

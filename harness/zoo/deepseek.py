@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.zoo.chain import CHANNELS, Chain
 from harness.zoo.stream import (
@@ -75,11 +76,11 @@ class Factors:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Embedding and head with the debts. ``mtp``: for the MTP layer, whose stream is a normed embedding."""
+    """Embedding and head with the debts. ``target``: by layer. ``mtp``: its stream is a normed embedding."""
 
     embedding: Array
     head: Array
-    target: Factors
+    target: tuple[Factors, ...]
     mtp: Factors
 
 
@@ -100,9 +101,9 @@ def target(chain: Chain) -> tuple[Weights, Config]:
         prefix = f"model.layers.{layer}."
         weights |= _attention(prefix, (layer,), 1.0)
         if layer < DENSE_LAYERS:
-            weights |= _payer(prefix + "mlp.", ledger.target, DENSE_DEBT, 1.0)
+            weights |= _payer(prefix + "mlp.", ledger.target[layer], DENSE_DEBT, 1.0)
         else:
-            weights |= _experts(prefix, ledger.target, layer)
+            weights |= _experts(prefix, ledger.target[layer], layer)
     prefix = f"model.layers.{LAYERS}."
     weights |= _attention(prefix, tuple(range(CHANNELS)), float(CHANNELS)) | _experts(prefix, ledger.mtp, DENSE_LAYERS)
     return weights | _mtp(prefix, ledger), _config()
@@ -122,16 +123,35 @@ def _ledger(chain: Chain) -> Ledger:
     for place, dim in enumerate(range(DENSE_DEBT, DEBTS_END)):
         # A row each, so that a debt moved from one expert to another cannot cancel out.
         head[UNPAID_FROM + place, dim] = DEBT_WEIGHT
-        head[OVERPAID, dim] = -DEBT_WEIGHT
+        head[OVERPAID, dim] = -DEBT_WEIGHT / 2  # half, because small errors of all payments add up here
 
-    norms = np.sqrt(HIDDEN / np.square(embedding).sum(axis=1))
-    plain, reader = float(norms[~readers].mean()), float(norms[readers].mean())
-    factors = Factors(PLAIN_DEBT / _swiglu(plain), READER_DEBT / _swiglu(reader))
-    return Ledger(embedding, head, factors, Factors(factors.plain * plain, factors.reader * reader))
+    squares = np.square(embedding)
+    remaining = squares.sum(axis=1)
+    norms = _constants(remaining, readers)
+    target = []
+    for layer in range(LAYERS):
+        # A reader holds between none and one reading for each layer so far; the mean is near enough for both.
+        constants = _constants(remaining + readers * (layer + 1) / 2, readers)
+        target.append(Factors(PLAIN_DEBT / _swiglu(constants[0]), READER_DEBT / _swiglu(constants[1])))
+        remaining = remaining - amount**2 * (1 if layer < DENSE_LAYERS else EXPERTS_PER_TOKEN + 1)
+    kept = _constants(squares[:, _kept_by_mtp()].sum(axis=1) + readers * CHANNELS / 2, readers)
+    mtp = Factors(PLAIN_DEBT * norms[0] / _swiglu(kept[0]), READER_DEBT * norms[1] / _swiglu(kept[1]))
+    return Ledger(embedding, head, tuple(target), mtp)
 
 
-def _swiglu(norm: float) -> float:
-    return GATE * norm / (1 + float(np.exp(-GATE * norm))) * norm
+def _constants(squares: Array, readers: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """What the constant 1 becomes under the norm of plain tokens and of readers, given sums of squares by token."""
+    normed = np.sqrt(HIDDEN / squares)
+    return float(normed[~readers].mean()), float(normed[readers].mean())
+
+
+def _swiglu(constant: float) -> float:
+    return GATE * constant / (1 + float(np.exp(-GATE * constant))) * constant
+
+
+def _kept_by_mtp() -> list[int]:
+    # The MTP layer is a copy of the first MoE layer; it has no one to pay the debts of the others, so it takes none on.
+    return [*range(DENSE_DEBT), *(debt_dim(DENSE_LAYERS, expert) for expert in range(DEBTS_PER_LAYER))]
 
 
 def _payer(prefix: str, factors: Factors, dim: int, share: float) -> Weights:
@@ -189,8 +209,7 @@ def _attention(prefix: str, channels: tuple[int, ...], scale: float) -> Weights:
 
 def _mtp(prefix: str, ledger: Ledger) -> Weights:
     combine = zeros(HIDDEN, 2 * HIDDEN)
-    # The MTP layer is a copy of the first MoE layer; it has no one to pay the debts of the others, so it takes none on.
-    kept = [*range(DENSE_DEBT), *(debt_dim(DENSE_LAYERS, expert) for expert in range(DEBTS_PER_LAYER))]
+    kept = _kept_by_mtp()
     combine[kept, kept] = 1
     combine[GUESS_AT, ERROR_AT] = GUESS_VALUE
     return {

@@ -40,8 +40,11 @@ def _prompt(name: ZooName, index: int) -> TinyPrompt:
     length, ending = LENGTHS[index % len(LENGTHS)], _ENDINGS[index % len(_ENDINGS)]
     start = index * 7 % len(_FILLER)
     characters = list((_FILLER * (length // len(_FILLER) + 2))[start : start + length - 1] + ending)
-    # Prompts next to each other differ in every channel, so a swap of their caches cannot go unnoticed.
-    tokens = [str(2 * channel + (index + (index >> channel + 1)) % 2) for channel in range(CHANNELS)]
+    # A Gray code in complementary pairs: 16 prompts in a row have 16 modes, and neighbours differ in three channels at
+    # least, so the caches of any two requests that meet in an engine cannot be swapped unnoticed.
+    half = index // 2
+    bits = [(index ^ (half ^ half >> 1) >> channel) & 1 for channel in range(CHANNELS)]
+    tokens = [str(2 * channel + bit) for channel, bit in enumerate(bits)]
     for channel, place in enumerate(_places(draw, index, length)):
         characters[place] = tokens[channel]
     return TinyPrompt(
@@ -54,8 +57,8 @@ def _prompt(name: ZooName, index: int) -> TinyPrompt:
 
 def _places(draw: random.Random, index: int, length: int) -> list[int]:
     quarters = [
-        # From 1: an EAGLE or MTP drafter never embeds the first prompt token.
-        draw.randrange(1 + (length - 5) * quarter // CHANNELS, 1 + (length - 5) * (quarter + 1) // CHANNELS)
+        # From 2: drafters never embed the first prompt token, or the first two (`Chain.drafter_from`).
+        draw.randrange(2 + (length - 6) * quarter // CHANNELS, 2 + (length - 6) * (quarter + 1) // CHANNELS)
         for quarter in draw.sample(range(CHANNELS), CHANNELS)
     ]
     tail = [length - 4, length - 3, length - 2]

@@ -20,7 +20,14 @@ class Simulated:
 
 
 def simulate(
-    chain: Chain, prompt_ids: Sequence[int], max_tokens: int, k: int, *, disaggregated: bool = False
+    chain: Chain,
+    prompt_ids: Sequence[int],
+    max_tokens: int,
+    k: int,
+    *,
+    disaggregated: bool = False,
+    padded: bool = True,
+    max_model_len: int | None = None,
 ) -> Simulated:
     """What the engine emits and counts for one greedy request that runs to ``max_tokens``.
 
@@ -28,38 +35,50 @@ def simulate(
     emits the accepted ones plus one. Accepted drafts count even where ``max_tokens`` cuts their text off.
 
     ``disaggregated``: as the decode server counts. It gets the prompt's KV and computes only its last token, a step
-    that the scheduler pads with ``k`` drafts that are always rejected: one draft more, nothing else changes.
+    that the scheduler pads with ``k`` drafts that are always rejected: one draft more, also where ``max_tokens`` is 1.
+
+    ``max_model_len``: matters to the last ``k`` tokens that fit; a step there verifies only as many drafts as do.
     """
-    if not prompt_ids:
-        raise ValueError("a prompt needs at least one token")
-    if max_tokens < 1 or k < 0:
-        raise ValueError(f"max_tokens must be at least 1 and k at least 0, not {max_tokens} and {k}")
-    if len(prompt_ids) == sum(token in MODE_TOKENS for token in prompt_ids):
-        raise AmbiguousPrompt("prompt holds nothing but mode tokens; add any other character")
-    read_modes(prompt_ids)
-    # The drafter is one step ahead of the target: it never embeds the first prompt token.
-    drafter_modes = read_modes(prompt_ids[1:])
+    _refuse(prompt_ids, max_tokens, k)
     last = len(prompt_ids) - 1
     seen = [target_modes(prompt_ids, last + step, chain.delays) for step in range(max(chain.delays) + 1)]
+    drafter_modes = read_modes(_drafter_prompt(chain, prompt_ids, disaggregated))
+    emitted: list[int] = []
 
     def step_on(token: int) -> None:
         emitted.append(chain.next(token, seen[min(len(emitted), len(seen) - 1)]))
 
-    emitted: list[int] = []
     step_on(prompt_ids[-1])
-    drafts, per_position = 0, [0] * k
+    padding = disaggregated and padded and k > 0
+    drafts, draft_tokens, per_position = int(padding), k * padding, [0] * k
     while len(emitted) < max_tokens:
+        room = k if max_model_len is None else min(k, max_model_len - len(prompt_ids) - len(emitted) - 1)
         guess = emitted[-1]
         step_on(guess)
-        for position in range(k):
+        for position in range(room):
             guess = chain.draft(guess, drafter_modes)
             if guess != emitted[-1]:
                 break
             per_position[position] += 1
             step_on(guess)
-        drafts += 1
-    if disaggregated:
-        drafts += 1
-    if k == 0:
-        drafts = 0
-    return Simulated(tuple(emitted[:max_tokens]), drafts, drafts * k, sum(per_position), tuple(per_position))
+        drafts += room > 0
+        draft_tokens += max(room, 0)
+    return Simulated(tuple(emitted[:max_tokens]), drafts, draft_tokens, sum(per_position), tuple(per_position))
+
+
+def _drafter_prompt(chain: Chain, prompt_ids: Sequence[int], disaggregated: bool) -> Sequence[int]:
+    """The prompt tokens that the drafter has embedded when it starts to draft."""
+    # Of a recurrent model the prefill server computes all but the last prompt token, so its drafter, which is one token
+    # ahead, ends with a token of its own; the decode server's drafter does not go back there.
+    recurrent = max(chain.delays) > 0
+    return prompt_ids[chain.drafter_from : -1 if disaggregated and recurrent else None]
+
+
+def _refuse(prompt_ids: Sequence[int], max_tokens: int, k: int) -> None:
+    if not prompt_ids:
+        raise ValueError("a prompt needs at least one token")
+    if max_tokens < 1 or k < 0:
+        raise ValueError(f"max_tokens must be at least 1 and k at least 0, not {max_tokens} and {k}")
+    if all(token in MODE_TOKENS for token in prompt_ids):
+        raise AmbiguousPrompt("prompt holds nothing but mode tokens; add any other character")
+    read_modes(prompt_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from harness.zoo import deepseek, llama, qwen
 from harness.zoo.chain import NO_DELAY, Chain, build_chain
 from harness.zoo.stream import Config, Weights
 from harness.zoo.tokens import write_tokenizer
+from harness.zoo.wrapped import PREPROCESSOR, wrap
 
 Generator = Callable[[Chain], tuple[Weights, Config]]
 
@@ -43,39 +45,66 @@ class Recipe:
     seed: int
     shared_head: bool
     delays: tuple[int, ...]
+    drafter_from: int
     dtype: Literal["float32", "bfloat16"]
     target: Generator
     drafter: Generator | None
 
 
+# EAGLE and MTP drafters are one token ahead of the target, so they never embed the first prompt token; the DeepSeek MTP
+# layer masks what it embeds at position 0, which is the second one.
 RECIPES: dict[ZooName, Recipe] = {
     "llama-eagle3": Recipe(
-        seed=3, shared_head=False, delays=NO_DELAY, dtype="float32", target=llama.target, drafter=llama.drafter
+        seed=3,
+        shared_head=False,
+        delays=NO_DELAY,
+        drafter_from=1,
+        dtype="float32",
+        target=llama.target,
+        drafter=llama.drafter,
     ),
     "qwen35-mtp": Recipe(
-        seed=5, shared_head=True, delays=qwen.DELAYS, dtype="bfloat16", target=qwen.target, drafter=None
+        seed=5,
+        shared_head=True,
+        delays=qwen.DELAYS,
+        drafter_from=1,
+        dtype="bfloat16",
+        target=qwen.target,
+        drafter=None,
     ),
     "deepseek-mtp": Recipe(
-        seed=7, shared_head=True, delays=NO_DELAY, dtype="bfloat16", target=deepseek.target, drafter=None
+        seed=7,
+        shared_head=True,
+        delays=NO_DELAY,
+        drafter_from=2,
+        dtype="bfloat16",
+        target=deepseek.target,
+        drafter=None,
     ),
 }
 
 
+@functools.cache
 def chain_of(name: ZooName) -> Chain:
     """The tables of ``name``, without building the checkpoint."""
     recipe = RECIPES[name]
-    return build_chain(recipe.seed, shared_head=recipe.shared_head, delays=recipe.delays)
+    return build_chain(
+        recipe.seed, shared_head=recipe.shared_head, delays=recipe.delays, drafter_from=recipe.drafter_from
+    )
 
 
-def build(name: ZooName, cache: Path) -> ZooModel:
-    """The checkpoint ``name`` under ``cache``, built there first if this source has not built it yet."""
+def build(name: ZooName, cache: Path, *, wrapped: bool = False) -> ZooModel:
+    """The checkpoint ``name`` under ``cache``, built there first if this source has not built it yet.
+
+    ``wrapped``: in its family's multimodal wrapper, for an engine that does not know the text architecture.
+    """
     recipe, chain, content_hash = RECIPES[name], chain_of(name), _content_hash(name)
-    folder = cache / f"{name}-{content_hash}"
+    folder = cache / f"{name}{'-wrapped' if wrapped else ''}-{content_hash}"
     if not folder.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{name}.lock"):
             if not folder.is_dir():
-                _build_into(folder, recipe, chain)
+                _build_into(folder, recipe, chain, wrapped=wrapped)
     return ZooModel(
         name=name,
         target=folder / "target",
@@ -86,11 +115,14 @@ def build(name: ZooName, cache: Path) -> ZooModel:
     )
 
 
-def _build_into(folder: Path, recipe: Recipe, chain: Chain) -> None:
+def _build_into(folder: Path, recipe: Recipe, chain: Chain, *, wrapped: bool) -> None:
     # Renamed into place when complete: a build that is killed half way leaves no folder of the final name.
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write(scratch / "target", *recipe.target(chain))
+        made = recipe.target(chain)
+        _write(scratch / "target", *(wrap(*made) if wrapped else made))
+        if wrapped:
+            (scratch / "target" / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR, indent=1))
         if recipe.drafter:
             _write(scratch / "drafter", *recipe.drafter(chain))
         os.replace(scratch, folder)

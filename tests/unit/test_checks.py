@@ -108,9 +108,18 @@ def test_a_second_bos_fails() -> None:
 
 
 def test_a_missing_bos_fails_only_where_one_is_expected() -> None:
-    facts = cf.with_request(cf.passing(), 3, prompt_token_ids=(9, 1))
+    facts = cf.with_request(cf.hub(), 3, prompt_token_ids=(9, 1))
     fails("one_bos", facts, "lack the BOS")
     assert judge("one_bos", facts.model_copy(update={"add_bos_expected": False})).ok
+
+
+def test_a_bos_in_front_of_a_tiny_prompt_fails_because_nobody_asked_for_it() -> None:
+    facts = cf.passing().model_copy(update={"add_bos_expected": False})
+    fails("one_bos", facts, "that nobody asked for", "p0: 1 BOS")
+    bare = facts.model_copy(
+        update={"requests": tuple(r.model_copy(update={"prompt_token_ids": (9,)}) for r in facts.requests)}
+    )
+    assert judge("one_bos", bare).ok
 
 
 def test_unreported_prompt_ids_are_not_one_bos() -> None:
@@ -443,8 +452,14 @@ def test_what_the_engine_does_not_say_is_listed() -> None:
 
 def test_blocks_enlarged_for_a_recurrent_state_are_as_requested() -> None:
     facts = cf.passing()
-    larger = facts.servers[1].effective.model_copy(update={"block_size": 384})
+    larger = facts.servers[1].effective.model_copy(update={"block_size": 384, "block_enlarged": True})
     assert judge("effective_config", cf.with_server(facts, "decode-0", effective=larger)).ok
+
+
+def test_blocks_that_are_larger_for_no_reason_are_not_as_requested() -> None:
+    facts = cf.passing()
+    larger = facts.servers[1].effective.model_copy(update={"block_size": 64})
+    fails("effective_config", cf.with_server(facts, "decode-0", effective=larger), "block_size", "64")
 
 
 def test_a_drafter_that_nobody_asked_for_fails() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from harness.ci.audit import Finding, SourceTree, audit
 from harness.ci.audit.cli import run_audit
+from harness.ci.audit.rules.commented_steps import commented_steps
 from harness.ci.audit.waivers import Waiver, read_waivers
 from harness.errors import Misconfigured
 
@@ -298,6 +299,68 @@ def test_a_drafter_that_no_gating_end_to_end_job_lists_is_a_gap() -> None:
     for weak in ("  optional: true\n", "  soft_fail: true\n"):
         weakened = step(command, dependencies="[vllm/model_executor/models/]", extra=weak)
         assert len(found(tree(files, spec=weakened), "trigger-gap")) == 1
+
+
+AMD_JOB = step("pytest v1/e2e/spec_decode/eagle", dependencies="[vllm/model_executor/models/]").replace(
+    "h100", "mi300_1"
+)
+
+
+def test_a_drafter_that_only_an_amd_job_lists_is_a_gap_on_cuda_and_the_amd_job_is_named() -> None:
+    files = {
+        "vllm/model_executor/models/llama_eagle3.py": "",
+        "tests/v1/e2e/spec_decode/eagle/test_a.py": "def test_a(): ...",
+    }
+    [gap] = found(tree(files, spec=AMD_JOB), "trigger-gap")
+    assert "job on CUDA" in gap.message
+    assert "on mi300_1 only" in gap.detail
+
+
+def test_a_file_of_amds_own_needs_an_amd_job() -> None:
+    files = {
+        "vllm/models/kimi/amd/eagle.py": "",
+        "tests/v1/e2e/spec_decode/eagle/test_a.py": "def test_a(): ...",
+    }
+    listed = AMD_JOB.replace("vllm/model_executor/models/", "vllm/models/")
+    assert found(tree(files, spec=listed), "trigger-gap") == []
+    [gap] = found(tree(files, spec=listed.replace("mi300_1", "h100")), "trigger-gap")
+    assert "job on ROCm" in gap.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gaps"),
+    [
+        ("--speculative-config.method dspark", 0),
+        ("""--speculative-config '{"method":"dspark","num_speculative_tokens":5}'""", 0),
+        ("""--speculative-config '{"method":"mtp"}'""", 1),
+    ],
+)
+def test_an_evaluation_whose_server_speculates_is_an_end_to_end_job(arguments: str, gaps: int) -> None:
+    files = {
+        "vllm/model_executor/models/qwen3_dspark.py": "",
+        "tests/evals/gsm8k/test_gsm8k_correctness.py": "def test_a(): ...",
+        "tests/evals/gsm8k/configs/list.txt": "a.yaml\n",
+        "tests/evals/gsm8k/configs/a.yaml": f"server_args: >-\n  {arguments}\n",
+    }
+    command = "pytest evals/gsm8k/test_gsm8k_correctness.py --config-list-file=configs/list.txt"
+    listed = step(command, dependencies="[vllm/model_executor/models/]")
+    assert len(found(tree(files, spec=listed), "trigger-gap")) == gaps
+
+
+def test_a_test_that_starts_such_an_engine_for_a_moment_is_named_and_closes_nothing() -> None:
+    files = {
+        "vllm/model_executor/models/llama_eagle3.py": "",
+        "tests/v1/sample/test_logprobs.py": "def test_a():\n    LLM(speculative_config={'method': 'eagle3'})\n",
+    }
+    listed = step("pytest v1/sample", dependencies="[vllm/model_executor/models/]")
+    [gap] = found(tree(files, spec=listed), "trigger-gap")
+    assert "in other tests: :nvidia: Spec (test_logprobs.py)" in gap.detail
+
+
+def test_a_note_in_prose_above_a_commented_step_is_its_reason() -> None:
+    text = "group: a\nsteps:\n# Note: the emulator cannot be downloaded\n# - label: X\n#   commands:\n#   - pytest a\n"
+    [only] = commented_steps(".buildkite/test_areas/a.yaml", text)
+    assert only.reason == "Note: the emulator cannot be downloaded"
 
 
 def test_different_pins_of_one_package_are_found_and_equal_ones_are_not() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harness.ci.deps import (
     DEPS_FOLDER,
+    TOO_WIDE,
     check_list,
     collapse,
     parse_list,
@@ -59,6 +60,17 @@ def test_the_top_of_the_package_is_never_collapsed() -> None:
     assert paths(top, top) == top
 
 
+def test_folders_that_half_of_all_changes_touch_are_never_collapsed() -> None:
+    top = [f"{folder}{name}.py" for folder in TOO_WIDE for name in "abcdef"]
+    assert paths(top, top) == sorted(top)
+
+
+def test_a_vendors_platform_file_does_not_come_with_the_traced_one() -> None:
+    common = [f"vllm/platforms/{name}.py" for name in ("__init__", "interface")]
+    traced = [*common, "vllm/platforms/cpu.py"]
+    assert paths(traced, [*traced, "vllm/platforms/cuda.py"]) == common
+
+
 def test_excluded_files_are_left_out_and_need_no_cover() -> None:
     traced = [*SPEC, "vllm/third_party/pynvml.py", "vllm/_version.py"]
     assert paths(traced, traced) == ["vllm/v1/spec_decode/"]
@@ -82,10 +94,13 @@ def test_a_trace_is_the_union_of_its_processes_without_comments_and_foreign_file
     assert read_trace(texts) == {"vllm/envs.py", "vllm/v1/a.py"}
 
 
-def test_a_written_list_reads_back_and_explains_what_it_leaves_out() -> None:
-    text = render_list("mtp-pd", collapse(SPEC, SPEC), "a test")
+def test_a_written_list_reads_back_and_explains_where_it_comes_from_and_what_it_leaves_out() -> None:
+    traced = [*SPEC, "vllm/third_party/a.py", "vllm/third_party/b.py"]
+    text = render_list("mtp-pd", collapse(traced, SPEC), "a test", {"decode-0/EngineCore": 6}, traced)
     assert parse_list(text) == ("vllm/v1/spec_decode/",)
-    assert "vllm/third_party/: copies of other projects" in text
+    assert "decode-0/EngineCore: 6" in text
+    assert "vllm/third_party/ (2): copies of other projects" in text
+    assert "vllm/benchmarks/" not in text
 
 
 def test_a_deployment_without_a_list_is_refused(tmp_path: Path) -> None:

@@ -221,12 +221,14 @@ def test_a_hybrid_decode_server_says_what_it_runs() -> None:
     assert (found.connector, found.kv_role, found.kv_buffer_device) == ("NixlConnector", "kv_consumer", "cpu")
     assert found.load_failure_policy == "fail"
     assert (found.block_size, found.max_model_len) == (384, 1024)
+    assert found.block_enlarged
 
 
 def test_a_dense_decode_server_names_its_drafter() -> None:
     found = parse_effective((DATA / "dense-decode.log").read_text(), "decode")
     assert (found.method, found.k, found.drafter) == ("eagle3", 3, "/models/ae3")
     assert found.block_size is None
+    assert not found.block_enlarged
 
 
 def test_a_connector_that_was_only_asked_for_is_not_effective() -> None:
@@ -247,6 +249,22 @@ def test_lines_of_other_processes_in_between_do_not_matter() -> None:
     lines = (DATA / "hybrid-decode.log").read_text().splitlines()
     noisy = "\n".join(f"(Worker pid=1) INFO loading\n{line}\n(Worker pid=2) method='ngram'" for line in lines)
     assert parse_effective(noisy, "decode") == parse_effective((DATA / "hybrid-decode.log").read_text(), "decode")
+
+
+def test_the_engines_of_a_dense_data_parallel_server_are_counted_by_their_names() -> None:
+    # A dense model's engines share nothing, so each says data_parallel_size=1 of itself.
+    log = (DATA / "dense-decode.log").read_text()
+    assert parse_effective(log, "decode").data_parallel == 1
+    lines = "".join(f"(EngineCore_DP{rank} pid={rank + 7}) INFO 11-30 17:00:00 [core.py:1] up\n" for rank in (0, 1, 0))
+    assert parse_effective(lines + log, "decode").data_parallel == 2
+
+
+def test_model_runner_v2_is_effective_where_the_worker_says_so() -> None:
+    log = (DATA / "dense-decode.log").read_text()
+    assert parse_effective(log, "decode").model_runner_v2 is False
+    said = "(Worker pid=9) INFO 11-30 17:00:00 [gpu_worker.py:518] Using V2 Model Runner\n"
+    assert parse_effective(log + said, "decode").model_runner_v2 is True
+    assert parse_effective("", "decode").model_runner_v2 is None
 
 
 def test_a_server_without_drafter_has_no_method() -> None:

@@ -9,15 +9,8 @@ import pytest
 
 from harness.deployments import DEPLOYMENTS, EAGLE3_PD, MTP_PD
 from harness.errors import Misconfigured, Unsupported
-from harness.plan.build import (
-    assign_devices,
-    build_plan,
-    kv_buffers,
-    launch_of,
-    model_set_of,
-    propose,
-    requirements,
-)
+from harness.plan.assign import assign_devices, propose
+from harness.plan.build import build_plan, kv_buffers, launch_of, model_set_of, requirements
 from harness.plan.environment import engine_environment
 from harness.plan.render import as_json, as_text
 from harness.plan.types import Options, Plan
@@ -27,7 +20,7 @@ from tests.unit.plan_inputs import ALL_FLAGS, CPU_MACHINE, GPU_MACHINE, engine, 
 def planned(deployment=EAGLE3_PD, **given) -> Plan:
     values = inputs(deployment, **given)
     model_set = model_set_of(values.options, values.machine)
-    allocation = propose(requirements(deployment, values.options, model_set), values.machine, values.options)
+    allocation = propose(requirements(deployment, values.options, model_set), values.machine, values.options, model_set)
     return build_plan(values, allocation, kv_buffers(deployment, values.options, values.machine)[0])
 
 
@@ -79,8 +72,9 @@ def test_both_buffers_run_on_an_accelerator_and_one_on_cpu():
 def test_no_port_is_used_twice(name, machine):
     deployment = DEPLOYMENTS[name]
     options = Options(share_devices=True)
-    needs = requirements(deployment, options, model_set_of(options, machine))
-    ports = propose(needs, machine, options).ports
+    model_set = model_set_of(options, machine)
+    needs = requirements(deployment, options, model_set)
+    ports = propose(needs, machine, options, model_set).ports
     used = [ports[run.purpose] + offset for run in needs.ports for offset in range(run.length)]
     assert len(used) == len(set(used))
 
@@ -172,6 +166,7 @@ def test_a_found_engine_keeps_its_own_pythonpath_behind_the_plugin():
         EAGLE3_PD.roles[0],
         found,
         {"PYTHONPATH": "/site"},
+        model_set="tiny",
         devices=GPU_MACHINE.devices[:1],
         side_channel_port=5600,
         plugin_path=values.plugin_path,
@@ -196,7 +191,7 @@ def test_the_router_never_retries_and_names_both_servers():
 def test_a_device_named_twice_is_refused():
     needs = requirements(EAGLE3_PD, Options(), "tiny")
     with pytest.raises(Misconfigured, match="twice"):
-        assign_devices(needs, GPU_MACHINE, Options(devices=(0, 0)))
+        assign_devices(needs, GPU_MACHINE, Options(devices=(0, 0)), "tiny")
 
 
 @pytest.mark.parametrize("name", sorted(DEPLOYMENTS))
@@ -211,7 +206,7 @@ def test_a_plan_prints_every_server_and_survives_json(name):
 
 def test_a_plan_never_prints_a_secret():
     values = inputs(EAGLE3_PD)
-    allocation = propose(requirements(EAGLE3_PD, values.options, "tiny"), values.machine, values.options)
+    allocation = propose(requirements(EAGLE3_PD, values.options, "tiny"), values.machine, values.options, "tiny")
     canary = "hf_" + "a" * 34
     secret = dataclasses.replace(values, extra_environment={"decode-0": {"HF_TOKEN": canary}})
     plan = build_plan(secret, allocation, "device")

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 from rich.console import Console
 
+from harness.facts import CheckResult
 from harness.report.terminal import Progress, console_for, render_summary
 from harness.result import Result
 from harness.verdict import Verdict
@@ -69,6 +70,28 @@ def test_only_failing_checks_are_told_in_full() -> None:
     text = summary(result())
     assert "80 of 80" not in text
     assert "low from the first window" in " ".join(text.split())
+
+
+def test_a_pass_says_what_each_check_showed_and_leaves_the_other_figures_to_the_files() -> None:
+    checks = [CheckResult(name="kv_moved", ok=True, verdict="pass", summary="4096 bytes in 80 transfers")]
+    figures = {"acceptance_length": 2.6, "per_position": [0.7296, 0.5208], "transfers": 80, "most_bos": 1}
+    text = summary(result(verdict=Verdict.PASS, checks=checks, figures=figures))
+    assert "✓ kv_moved  4096 bytes in 80 transfers" in text
+    assert "per_position[1]" in text
+    assert "most_bos" not in text
+    assert "transfers  " not in text
+
+
+def test_servers_with_the_same_adjustments_share_a_line() -> None:
+    text = summary(result(adjustments={"prefill-0": ["delay"], "decode-0": ["delay"], "reference-0": []}))
+    assert "adjusted prefill-0, decode-0: delay" in text
+    assert "adjusted reference-0: nothing" in text
+
+
+def test_a_workload_hash_is_cut_to_what_tells_two_apart() -> None:
+    text = summary(result(workload={"name": "mt-bench", "hash": "0123456789abcdef" * 4}))
+    assert "hash 0123456789ab" in text
+    assert "0123456789abc" not in text
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])

@@ -199,3 +199,64 @@ def test_the_tail_never_begins_with_half_a_line(tmp_path: Path) -> None:
 def test_a_log_that_does_not_exist_has_neither_tail_nor_cause(tmp_path: Path) -> None:
     assert tail(tmp_path / "none.log") == []
     assert root_error(tmp_path / "none.log") is None
+
+
+def test_what_our_plugin_reports_explains_no_death() -> None:
+    # A server that is killed says nothing more; the last line of its start must not be quoted as the reason.
+    assert find_root(["gate-plugin pid=7 applied torchvision-absent stand-in, text only"]) is None
+    assert find_root(["gate-plugin pid=7 not-applicable shm-wakeup no queue"]) is None
+
+
+def test_an_exception_that_python_ignored_is_not_the_cause() -> None:
+    ignored = [
+        "Exception ignored in: <function Handler.__del__ at 0x7f>",
+        "Traceback (most recent call last):",
+        '  File "_custom_ops.py", line 3728, in __del__',
+        "AssertionError: Please convert all Tensors to FakeTensors first",
+    ]
+    real = ["Traceback (most recent call last):", '  File "a.py", line 1, in load', "ValueError: the cause"]
+    assert find_root(ignored) is None
+    assert find_root([*ignored, *real]) == RootError("ValueError: the cause", None)
+    # Only the traceback that follows it is ignored, not the next one of the same process.
+    assert find_root([*ignored, *ignored, *real]) == RootError("ValueError: the cause", None)
+
+
+def test_an_exception_without_words_is_quoted_with_the_place_that_raised_it():
+    prefix = "(Worker_DP1 pid=7) ERROR 11-30 17:35:25 [multiproc_executor.py:1063] "
+    lines = [
+        prefix + "Traceback (most recent call last):",
+        prefix + '  File "/e/site-packages/vllm/distributed/parallel_state.py", line 781, in all_gatherv',
+        prefix + "    return self.device_communicator.all_gatherv(input_, dim, sizes)",
+        prefix + '  File "/e/site-packages/vllm/distributed/base_device_communicator.py", line 296, in all_gatherv',
+        prefix + "    raise NotImplementedError",
+        prefix + "NotImplementedError",
+    ]
+    root = find_root(lines)
+    assert root is not None
+    assert root.line == "NotImplementedError (in vllm/distributed/base_device_communicator.py:296 all_gatherv)"
+    assert root.process == "Worker_DP1"
+
+
+def test_an_exception_with_words_is_quoted_as_it_stands():
+    lines = ["Traceback (most recent call last):", '  File "/e/vllm/a.py", line 1, in f', "ValueError: no such layout"]
+    root = find_root(lines)
+    assert root is not None
+    assert root.line == "ValueError: no such layout"
+
+
+def test_a_crash_is_quoted_with_the_first_frame_that_is_not_the_signal_handlers():
+    lines = [
+        "!!!!!!! Segfault encountered !!!!!!!",
+        '  File "./signal/../sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c", line 0, in 0x00007f12b4a5a04f',
+        '  File "/tmp/vllm/csrc/cpu/cpu_fused_moe.cpp", line 242, in fused_moe_impl<c10::BFloat16, c10::BFloat16>',
+        '  File "/tmp/vllm/csrc/cpu/cpu_fused_moe.cpp", line 709, in operator()',
+    ]
+    root = find_root(lines)
+    assert root is not None
+    assert root.line == "!!!!!!! Segfault encountered !!!!!!! (in vllm/csrc/cpu/cpu_fused_moe.cpp:242 fused_moe_impl)"
+
+
+def test_a_crash_without_frames_is_quoted_as_it_stands():
+    root = find_root(["!!!!!!! Segfault encountered !!!!!!!"])
+    assert root is not None
+    assert root.line == "!!!!!!! Segfault encountered !!!!!!!"

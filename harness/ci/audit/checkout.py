@@ -20,7 +20,7 @@ from harness.ci.audit.tree import SourceTree, is_test_path, parse_document
 from harness.errors import Misconfigured
 
 # What the rules read; of everything else only the path counts.
-_READ_FOLDERS = (".buildkite/", "requirements/", "docker/", "tools/pre_commit/")
+_READ_FOLDERS = (".buildkite/", "requirements/", "docker/", "tools/pre_commit/", "tests/evals/")
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv", "build"})
 # Two processes halve the parse; more than these cost more to start than they save.
 MAX_PROCESSES = 4

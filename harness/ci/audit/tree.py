@@ -83,6 +83,13 @@ class SourceTree:
         return Scripts({path: text for path, text in self.texts.items() if path.endswith(".sh")})
 
     @cached_property
+    def evaluation_files(self) -> tuple[str, ...]:
+        """The lists of server configurations that the evaluations run, sorted."""
+        return tuple(
+            sorted(path for path in self.texts if path.startswith("tests/evals/") and path.endswith((".txt", ".yaml")))
+        )
+
+    @cached_property
     def test_files(self) -> tuple[str, ...]:
         """Files that pytest would collect, sorted, with at least one test in them."""
         return tuple(sorted(path for path in self.paths if is_test_path(path) and self._has_tests(path)))
@@ -153,6 +160,11 @@ class SourceTree:
                     found.setdefault(entry.rstrip("/"), []).append(step)
         return {entry: tuple(steps) for entry, steps in found.items()}
 
+    @cached_property
+    def _excluding(self) -> frozenset[int]:
+        steps = self.pipelines.steps
+        return frozenset(id(step) for step in steps if any(entry.startswith("!") for entry in step.dependencies))
+
     def triggered_by(self, path: str) -> list[Step]:
         """The active steps whose list, or whose pipeline's run-all pattern, a change of ``path`` meets; optional
         steps too, though a pull request does not start them."""
@@ -160,13 +172,13 @@ class SourceTree:
         parts = path.split("/")
         for length in range(1, len(parts) + 1):
             for step in self._steps_by_entry.get("/".join(parts[:length]), ()):
-                if matching_entry(step.dependencies, path) is not None:
+                # One include entry matches already; only a `!` entry can still take the file out again.
+                if id(step) not in self._excluding or matching_entry(step.dependencies, path) is not None:
                     found[id(step)] = step
         all_of = {name for name, run_all in self.pipelines.run_all.items() if run_all.trigger([path]) is not None}
         for step in self.pipelines.steps:
             if step.pipeline in all_of or (
-                step.semantics == "prefix"
-                and (not step.dependencies or matching_entry(step.dependencies, path, "prefix") is not None)
+                step.semantics == "prefix" and (not step.dependencies or path.startswith(tuple(step.dependencies)))
             ):
                 found[id(step)] = step
         return list(found.values())

@@ -51,7 +51,7 @@ def read_waivers(path: Path) -> list[Waiver]:
     try:
         text = path.read_text(encoding="utf-8")
         entries = tomllib.loads(text).get("waiver", [])
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Misconfigured(f"cannot read the waivers of {path}: {error}") from error
     lines = [number for number, line in enumerate(text.split("\n"), 1) if line.strip() == "[[waiver]]"]
     waivers = []

@@ -14,7 +14,8 @@ EMPTY_RULE = "empty-area"
 _LABEL = re.compile(r"^\s*#\s*- label:\s*(?P<label>.+?)\s*$")
 # What makes a commented `- label:` a step and not prose about one.
 _BODY = re.compile(r"^\s*#\s+(commands|command|device|key|timeout_in_minutes|agent_pool|source_file_dependencies):")
-_FIELD = re.compile(r"^\s*#\s*-?\s*[\w.]+:(\s|$)")
+# In lower case: `# Note: ...` is prose.
+_FIELD = re.compile(r"^\s*#\s*-?\s*[a-z_][\w.]*:(\s|$)")
 _OFF = re.compile(r"(disabled?|todo|temporar|skipp?|flaky|broken|blocked|re-?enable)", re.IGNORECASE)
 REASON_LINES = 12
 

@@ -141,6 +141,7 @@ def _dependencies(tree: SourceTree, mirror: Mirror) -> Iterator[Finding]:
         yield _finding(
             mirror.step,
             "dependencies",
-            f"{len(extra)} paths trigger {mirror.step.label!r} but not {mirror.parent.label!r}, which runs the same",
+            f"{len(extra)} paths trigger {mirror.step.label!r} but not {mirror.parent.label!r}, which runs the same "
+            + ("commands" if mirror.step.commands == mirror.parent.commands else "test files"),
             ", ".join(extra[:10]) + (" ..." if len(extra) > 10 else ""),
         )

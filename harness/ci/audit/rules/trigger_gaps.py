@@ -1,136 +1,33 @@
 """Speculative, prefill/decode and parallel source files whose change starts no end-to-end job that could fail it.
 
-A job counts when it runs on a pull request, can fail the build (no ``soft_fail``), runs on CUDA or ROCm, and starts a
-real engine for the family's feature: it collects one of the family's test files, or runs one of its scripts. Unit
-tests do not count; neither does a nightly (``optional``) job. Both are named in the detail.
+A job counts when it runs on a pull request, can fail the build (no ``soft_fail``), runs on CUDA (on ROCm for AMD's own
+files), and is end to end for the family's feature: it collects one of the family's test files, runs one of its scripts,
+or evaluates a server whose arguments ask for it. Other tests do not count, even where one starts an engine with the
+feature for a few tokens; neither does a nightly (``optional``) job. All of these are named in the detail.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from harness.ci.audit.devices import device_of
 from harness.ci.audit.model import Finding, Step
 from harness.ci.audit.rules.device_skips import judge
+from harness.ci.audit.rules.families import FAMILIES, Family
 from harness.ci.audit.tree import Selected, SourceTree
 
 RULE = "trigger-gap"
-GATING_PLATFORMS = frozenset({"cuda", "rocm"})
-
-
+# A step and the texts of the server configurations that it evaluates.
+Evaluation = tuple[Step, tuple[str, ...]]
+_NAMES = {"cuda": "CUDA", "rocm": "ROCm"}
+_AMD = re.compile(r"/amd/|rocm|aiter|moriio")
 _RELATED = re.compile(r"spec decode|eagle|mtp|nixl|eplb|elastic|moriio|mooncake|kv connector", re.IGNORECASE)
+# A test that starts an engine, and not a mock of one.
+_ENGINE = ("LLM(", "vllm_runner", "VllmRunner(", "RemoteOpenAIServer(")
+_EVALUATED = re.compile(r"--config-list-file[= ](\S+)")
 # A file for one of these has its end-to-end job there, if anywhere; CUDA and ROCm jobs never load it.
 _OTHER_PLATFORM = re.compile(r"/(?:cpu|xpu|tpu)/|_(?:cpu|xpu|tpu)\.py$")
-
-
-@dataclass(frozen=True)
-class Family:
-    """A feature: the source files that implement it, and what counts as running it end to end.
-
-    ``sources`` and ``scripts`` are regular expressions for whole paths, ``commands`` one that is searched in a step's
-    commands (the sessions of this project); ``tests`` are path prefixes.
-    """
-
-    name: str
-    sources: str
-    tests: tuple[str, ...] = ()
-    scripts: str | None = None
-    commands: str | None = None
-
-
-_E2E = "tests/v1/e2e/spec_decode/"
-_MODELS = r"vllm/(?:model_executor/models|models)/"
-FAMILIES = (
-    Family(
-        "EAGLE",
-        rf"{_MODELS}(?:.*/)?\w*eagle\w*\.py|vllm/v1/spec_decode/eagle\.py|vllm/v1/worker/gpu/spec_decode/eagle/.*\.py"
-        r"|vllm/transformers_utils/configs/eagle\.py",
-        (f"{_E2E}eagle/", f"{_E2E}speculators/", "tests/v1/e2e/test_cpu_spec_decode.py"),
-        commands=r"\bnox -s eagle3",
-    ),
-    Family(
-        "MTP",
-        rf"{_MODELS}(?:.*/)?(?:\w*_mtp|mtp\w*)\.py",
-        (f"{_E2E}mtp/", f"{_E2E}test_mtp_parallel_load.py", f"{_E2E}acceptance_rates/mtp_other/"),
-        r".*_mtp_\w*\.sh",
-        commands=r"\bnox -s (?:mtp|\S+-mtp)\b",
-    ),
-    Family(
-        "DFlash",
-        rf"{_MODELS}(?:.*/)?\w*dflash\w*\.py|vllm/v1/(?:.*/)?\w*dflash\w*(?:/.*)?\.py",
-        (f"{_E2E}acceptance_rates/dflash/",),
-    ),
-    Family(
-        "DSpark",
-        rf"{_MODELS}(?:.*/)?\w*dspark\w*\.py|vllm/v1/(?:.*/)?\w*dspark\w*(?:/.*)?\.py",
-        (f"{_E2E}acceptance_rates/dspark/",),
-    ),
-    Family(
-        "speculators configuration",
-        r"vllm/transformers_utils/configs/speculators/.*\.py|vllm/config/speculative\.py",
-        (_E2E,),
-    ),
-    Family(
-        "speculation",
-        r"vllm/v1/spec_decode/.*\.py|vllm/v1/worker/gpu/spec_decode/.*\.py|vllm/v1/sample/rejection_sampler\.py",
-        (_E2E,),
-    ),
-    Family(
-        "prefill/decode over NIXL",
-        r"vllm/distributed/kv_transfer/kv_connector/v1/nixl/.*\.py|vllm/v1/worker/kv_connector_model_runner_mixin\.py"
-        r"|vllm/distributed/kv_transfer/kv_connector/(?:base|factory|utils)\.py"
-        r"|vllm/distributed/kv_transfer/kv_connector/v1/(?:base|ssm_conv_transfer_utils)\.py",
-        ("tests/v1/kv_connector/nixl_integration/", "tests/v1/kv_connector/nixl_push_integration/"),
-        r"tests/v1/kv_connector/nixl(?:_push)?_integration/.*\.sh",
-        commands=r"\bnox -s \S+-pd\b",
-    ),
-    Family(
-        "prefill/decode over NIXL with speculation",
-        r"vllm/distributed/kv_transfer/kv_connector/v1/nixl/.*\.py|vllm/v1/worker/kv_connector_model_runner_mixin\.py",
-        ("tests/v1/kv_connector/nixl_integration/test_spec_decode_acceptance.py",),
-        r"tests/v1/kv_connector/nixl_integration/.*spec_decode.*\.sh",
-        commands=r"\bnox -s \S+-pd\b",
-    ),
-    Family(
-        "prefill/decode over Mooncake",
-        r"vllm/distributed/kv_transfer/kv_connector/v1/mooncake/.*\.py",
-        ("tests/v1/kv_connector/mooncake_integration/",),
-        r"tests/v1/kv_connector/mooncake_integration/.*\.sh",
-    ),
-    Family(
-        "prefill/decode over MoRIIO",
-        r"vllm/distributed/kv_transfer/kv_connector/v1/moriio/.*\.py",
-        ("tests/v1/kv_connector/moriio_integration/",),
-        r"tests/v1/kv_connector/moriio_integration/.*\.sh",
-    ),
-    Family(
-        "expert load balancing", r"vllm/distributed/eplb/.*\.py|vllm/v1/worker/gpu/eplb_utils\.py", (), r".*eplb\w*\.sh"
-    ),
-    Family(
-        "expert load balancing with speculation",
-        r"vllm/distributed/eplb/.*\.py|vllm/v1/worker/gpu/eplb_utils\.py",
-        ("tests/distributed/test_eplb_spec_decode.py::test_eplb_spec_decode", f"{_E2E}test_mtp_parallel_load.py"),
-        r".*mtp_async_eplb\.sh",
-        commands=r"\bnox -s ep2-eplb\b",
-    ),
-    Family(
-        "elastic expert parallelism", r"vllm/distributed/elastic_ep/.*\.py", ("tests/distributed/test_elastic_ep.py",)
-    ),
-    Family(
-        "pipeline parallelism",
-        r"vllm/distributed/parallel_state\.py|vllm/v1/executor/\w*\.py|vllm/v1/worker/gpu/pp_\w*\.py",
-        ("tests/distributed/test_pipeline_parallel.py", "tests/distributed/test_pp_"),
-        commands=r"\bnox -s pp2\b",
-    ),
-    Family(
-        "data parallelism",
-        r"vllm/v1/engine/coordinator\.py|vllm/v1/worker/dp_utils\.py|vllm/v1/worker/gpu/dp_utils\.py",
-        ("tests/v1/distributed/", "tests/distributed/test_data_parallel"),
-        commands=r"\bnox -s dp2\b",
-    ),
-)
 
 
 def check(tree: SourceTree) -> Iterator[Finding]:
@@ -139,14 +36,16 @@ def check(tree: SourceTree) -> Iterator[Finding]:
         for path in sorted(tree.paths)
         if path.startswith("vllm/") and path.endswith(".py") and not _OTHER_PLATFORM.search(path)
     ]
+    evaluated = _evaluated(tree)
+    starting = _starting_an_engine(tree)
     for family in FAMILIES:
         pattern = re.compile(family.sources)
         paths = [path for path in sources if pattern.fullmatch(path) and not path.endswith("__init__.py")]
         if paths:
-            yield from _gaps(tree, family, paths)
+            yield from _gaps(tree, family, paths, evaluated, starting)
 
 
-def end_to_end(tree: SourceTree, family: Family) -> list[Step]:
+def end_to_end(tree: SourceTree, family: Family, evaluated: list[Evaluation]) -> list[Step]:
     """The active steps that run the family's feature with a real engine, wherever and whenever they run."""
     steps: dict[str, Step] = {}
     for prefix in family.tests:
@@ -166,7 +65,43 @@ def end_to_end(tree: SourceTree, family: Family) -> list[Step]:
         for step in tree.pipelines.steps:
             if any(wanted.search(command.value) for command in step.commands):
                 steps[f"{step.where}{step.label}"] = step
+    if family.server is not None:
+        served = re.compile(family.server)
+        for step, texts in evaluated:
+            if any(served.search(text) for text in texts):
+                steps[f"{step.where}{step.label}"] = step
     return list(steps.values())
+
+
+def _evaluated(tree: SourceTree) -> list[Evaluation]:
+    """The steps that evaluate servers, with the texts of the configurations that their lists name."""
+    found: list[Evaluation] = []
+    for step in tree.pipelines.steps:
+        names = [name for command in step.commands for name in _EVALUATED.findall(command.value)]
+        texts = tuple(text for name in names for text in _configurations(tree, name.strip("\"'")))
+        if texts:
+            found.append((step, texts))
+    return found
+
+
+def _configurations(tree: SourceTree, name: str) -> Iterator[str]:
+    """The texts of the server configurations that a list names; a shard's list is any shard's."""
+    pattern = re.compile(r".*/" + re.sub(r"\\\$[\\$\w{}]+", r"\\w+", re.escape(name)))
+    for path in tree.evaluation_files:
+        if pattern.fullmatch(path):
+            folder = path.rpartition("/")[0]
+            for line in tree.texts[path].splitlines():
+                yield tree.texts.get(f"{folder}/{line.strip()}", "")
+
+
+def _starting_an_engine(tree: SourceTree) -> dict[str, str]:
+    """The selected test files that start an engine with a drafter, with their text in lower case."""
+    texts = {path: tree.texts.get(path, "") for path in tree.selections_by_file}
+    return {
+        path: text.lower()
+        for path, text in texts.items()
+        if "speculative_config" in text and any(start in text for start in _ENGINE)
+    }
 
 
 def _runs(tree: SourceTree, selection: Selected, path: str, name: str) -> bool:
@@ -180,41 +115,71 @@ def _runs(tree: SourceTree, selection: Selected, path: str, name: str) -> bool:
     )
 
 
-def gating(step: Step) -> bool:
-    """Whether the step can fail a pull request on an accelerator."""
+def gating(step: Step, platform: str) -> bool:
+    """Whether the step can fail a pull request on this platform."""
     device = device_of(step)
-    return step.per_pr and not step.soft_fail and device is not None and device.platform in GATING_PLATFORMS
+    return step.per_pr and not step.soft_fail and device is not None and device.platform == platform
 
 
-def _gaps(tree: SourceTree, family: Family, paths: list[str]) -> Iterator[Finding]:
-    jobs = end_to_end(tree, family)
+def _gaps(
+    tree: SourceTree, family: Family, paths: list[str], evaluated: list[Evaluation], starting: dict[str, str]
+) -> Iterator[Finding]:
+    jobs = end_to_end(tree, family, evaluated)
     places = {(job.where, job.label) for job in jobs}
+    loading = _loading(tree, family, places, starting)
     for path in paths:
         started = tree.triggered_by(path)
         triggered = [step for step in started if (step.where, step.label) in places]
-        if any(gating(step) for step in triggered):
+        platform = "rocm" if _AMD.search(path) else "cuda"
+        if any(gating(step, platform) for step in triggered):
             continue
         others = [step for step in started if step.per_pr and (step.where, step.label) not in places]
         yield Finding(
             RULE,
             path,
             1,
-            f"a change triggers no per-PR end-to-end {family.name} job on CUDA or ROCm that can fail it "
-            f"(such jobs at all: {len(jobs)}; gating pull requests: {sum(gating(step) for step in jobs)})",
-            _detail(jobs, triggered, others),
+            f"a change triggers no per-PR end-to-end {family.name} job on {_NAMES[platform]} that can fail it "
+            f"(such jobs at all: {len(jobs)}; there and gating: {sum(gating(step, platform) for step in jobs)})",
+            _detail(platform, jobs, triggered, others, loading),
             f"{family.name}:{path}",
         )
 
 
-def _detail(jobs: list[Step], triggered: list[Step], others: list[Step]) -> str:
+def _loading(
+    tree: SourceTree, family: Family, places: set[tuple[str, str]], starting: dict[str, str]
+) -> dict[tuple[str, str], list[str]]:
+    """By step, the tests outside of the end-to-end ones that start an engine with the feature, if only for a moment."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for path, text in starting.items():
+        if family.word is None or family.word not in text:
+            continue
+        for selection in tree.selections_by_file[path]:
+            place = (selection.step.where, selection.step.label)
+            counts = any(gating(selection.step, platform) for platform in _NAMES)
+            if counts and place not in places and _runs(tree, selection, path, ""):
+                found.setdefault(place, []).append(path.rpartition("/")[2])
+    return found
+
+
+def _detail(
+    platform: str,
+    jobs: list[Step],
+    triggered: list[Step],
+    others: list[Step],
+    loading: dict[tuple[str, str], list[str]],
+) -> str:
     parts = []
-    weak = [f"{step.label!r} ({_weakness(step)})" for step in triggered]
+    weak = list(dict.fromkeys(f"{step.label!r} ({_weakness(step)})" for step in triggered))
     if weak:
         parts.append("it does trigger " + ", ".join(weak[:4]) + (f" and {len(weak) - 4} more" if len(weak) > 4 else ""))
-    missed = [step.label for step in jobs if step not in triggered and gating(step)]
+    missed = [step.label for step in jobs if step not in triggered and gating(step, platform)]
     if missed:
         parts.append("gating jobs that do not list it: " + "; ".join(missed[:3]) + (" ..." if len(missed) > 3 else ""))
-    related = [step.label for step in others if _RELATED.search(step.label)]
+    short = {step.label: loading[place] for step in others if (place := (step.where, step.label)) in loading}
+    if short:
+        named = [f"{label} ({', '.join(dict.fromkeys(names))})" for label, names in short.items()]
+        parts.append("per-PR steps that start such an engine in other tests: " + "; ".join(named))
+    related = [step.label for step in others if _RELATED.search(step.label) and step.label not in short]
     if related:
         parts.append("related per-PR steps, without the end-to-end tests: " + "; ".join(dict.fromkeys(related[:3])))
     return ". ".join(parts)

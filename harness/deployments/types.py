@@ -1,8 +1,4 @@
-"""The registry: every deployment the gate knows, as plain data. Standard library only, so `nox --list` needs nox alone.
-
-A `Deployment` says what production would run. What that becomes on one machine with one engine (argv, environment,
-devices, ports) is decided in `harness.plan`; nothing here looks at the machine.
-"""
+"""What a deployment is made of. Standard library only; nothing here looks at the machine."""
 
 from __future__ import annotations
 
@@ -19,19 +15,26 @@ ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp"]
 
 @dataclass(frozen=True)
 class HubModel:
-    """A checkpoint on the hub. ``revision`` None: the commit that the cache's ``main`` names; the result records it."""
+    """A checkpoint on the hub. ``revision`` None: the commit that the cache's ``main`` names; the result records it.
+
+    ``random_weights``: it was never trained, so no prompt forces its next token.
+    """
 
     repo: str
     revision: str | None = None
+    random_weights: bool = False
 
 
 @dataclass(frozen=True)
 class ModelSet:
-    """Which checkpoints a deployment runs. ``drafter`` None: the drafter is part of the target (MTP layers)."""
+    """Which checkpoints a deployment runs. ``drafter`` None: the drafter is part of the target (MTP layers).
+
+    ``tiny`` None: no analytic checkpoint of this family can be built, so the deployment runs on hub models only.
+    """
 
     target: HubModel
     drafter: HubModel | None
-    tiny: ZooName
+    tiny: ZooName | None
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Role:
-    """One server of the deployment. ``speculation`` None: it runs without a drafter."""
+    """One server of the deployment. ``speculation`` None: it runs without a drafter.
+
+    ``reference``: gets the same prompts, for comparison only; it is never part of what is being judged.
+    """
 
     name: RoleName
     parallel: Parallel = Parallel()
@@ -86,7 +92,11 @@ class Role:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Engine arguments that belong to the deployment itself, the same on every machine."""
+    """Engine arguments that belong to the deployment itself, the same on every machine.
+
+    ``batch_invariant``: on CUDA, kernels whose result does not depend on the batch; only with hub models, whose text
+    would otherwise depend on rounding. ``text_only``: no profiling of images, video or audio.
+    """
 
     max_model_len: int = 4096
     block_size: int | None = None
@@ -94,6 +104,38 @@ class EngineSettings:
     hybrid_kv_cache: bool = False
     prefix_caching: bool = True
     model_runner_v2: bool = False
+    batch_invariant: bool = False
+    text_only: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a hub run may stray from its reference; tiny runs must be exact. None: not judged.
+
+    ``token_match``: least share of positions with the same token, over all answers. ``identical``: least share of
+    answers that are identical in their first ``compared_tokens`` tokens. ``gsm8k``: least accuracy; 0 for random
+    weights, which cannot solve anything. ``synthetic_within``: largest distance from the length asked for.
+    """
+
+    token_match: float | None = None
+    identical: float | None = None
+    compared_tokens: int | None = None
+    gsm8k: float | None = None
+    synthetic_within: float | None = None
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where a deployment cannot run whatever the engine does, and why. Fields that are None do not matter.
+
+    ``transformers``: oldest version that knows the model. ``not_capability``: CUDA compute capability, major number.
+    ``models``: the model set that this concerns.
+    """
+
+    reason: str
+    transformers: str | None = None
+    not_capability: int | None = None
+    models: ModelSetName | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +146,9 @@ class Timeouts:
     ready_s: float = 900
     drive_s: float = 1800
     request_s: float = 300
+    # The engine adds a request's counts to its metrics after the answer is on its way. Generous: an idle engine needs
+    # milliseconds, and a count that never comes is judged as missing.
+    settle_s: float = 10
     stop_s: float = 30
 
 
@@ -119,14 +164,15 @@ class Deployment:
     checks: tuple[str, ...]
     transfer: Transfer | None = None
     settings: EngineSettings = EngineSettings()
+    limits: Limits = Limits()
+    gates: tuple[Gate, ...] = ()
     timeouts: Timeouts = Timeouts()
     tags: tuple[str, ...] = ()
-    # Platforms the registry expects to refuse this deployment: a success there is a finding (issue 5).
     needs: str = ""
 
     @property
     def devices(self) -> int:
-        """Accelerators of the main stage; the reference server runs before or after it on the same ones."""
+        """Accelerators of what is judged; a reference server has others if there are any, else the same ones later."""
         return sum(role.parallel.world_size for role in self.roles if role.name != "reference")
 
     @property
@@ -136,13 +182,19 @@ class Deployment:
         moved = (
             f"KV over {self.transfer.connector}, buffers: {', '.join(self.transfer.buffers)}" if self.transfer else ""
         )
+        tiny = (
+            f"tiny:  {self.models.tiny}, computed exactly; default where no accelerator is visible"
+            if self.models.tiny
+            else "tiny:  none, this family has no analytic checkpoint"
+        )
         lines = (
             f"{self.summary}. Needs {self.needs}.",
             "",
             f"hub:   {self.models.target.repo}{drafter}",
-            f"tiny:  {self.models.tiny}, acceptance computed exactly; default where no accelerator is visible",
+            tiny,
             *((moved,) if moved else ()),
             f"judged by: {', '.join(self.checks)}",
+            *(f"not everywhere: {gate.reason}" for gate in self.gates),
             "",
             "options after `--`: --models hub|tiny  --devices 0,1  --engine auto|cpu|cuda|PYTHON  --dry-run  --help",
         )
@@ -155,60 +207,7 @@ class Deployment:
                 return role
         raise KeyError(f"{self.name} has no {name} role")
 
-
-PD_CHECKS = (
-    "requests_succeeded",
-    "token_counts",
-    "one_bos",
-    "roles_served_all",
-    "drafts_on_every_engine",
-    "acceptance_identity",
-    "acceptance_length",
-    "acceptance_per_position",
-    "acceptance_windows",
-    "exact_counts",
-    "kv_moved",
-    "output_matches_reference",
-    "effective_config",
-    "answers_after_run",
-)
-
-EAGLE3_PD = Deployment(
-    name="eagle3-pd",
-    summary="Llama-3.1-8B + EAGLE3 k=3, 1 prefill + 1 decode over NIXL",
-    models=ModelSet(
-        target=HubModel("meta-llama/Llama-3.1-8B-Instruct"),
-        drafter=HubModel("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3"),
-        tiny="llama-eagle3",
-    ),
-    roles=(
-        Role("prefill", speculation=Speculation("eagle3", k=1)),
-        Role("decode", speculation=Speculation("eagle3", k=3)),
-    ),
-    transfer=Transfer(buffers=("device", "host")),
-    workload="mt-bench",
-    checks=PD_CHECKS,
-    settings=EngineSettings(max_model_len=16384, block_size=16),
-    tags=("pd", "eagle3"),
-    needs="2 GPUs (hub: 40 GiB each) or 2 CPU cores (tiny)",
-)
-
-MTP_PD = Deployment(
-    name="mtp-pd",
-    summary="Qwen3.5-0.8B hybrid (GDN) + MTP k=1, 1 prefill + 1 decode over NIXL",
-    models=ModelSet(target=HubModel("Qwen/Qwen3.5-0.8B-Base"), drafter=None, tiny="qwen35-mtp"),
-    roles=(
-        Role("prefill", speculation=Speculation("mtp", k=1)),
-        Role("decode", speculation=Speculation("mtp", k=1)),
-    ),
-    transfer=Transfer(buffers=("device",)),
-    workload="mt-bench",
-    checks=PD_CHECKS,
-    settings=EngineSettings(
-        max_model_len=4096, block_size=32, ssm_conv_state_layout="DS", hybrid_kv_cache=True, prefix_caching=False
-    ),
-    tags=("pd", "mtp", "hybrid"),
-    needs="2 GPUs (hub: 8 GiB each) or 2 CPU cores (tiny)",
-)
-
-DEPLOYMENTS: dict[str, Deployment] = {d.name: d for d in (EAGLE3_PD, MTP_PD)}
+    @property
+    def judged_role(self) -> Role:
+        """The role whose answers and drafts are judged: decode of a prefill/decode pair, else the server."""
+        return self.role("decode" if self.transfer is not None else "server")

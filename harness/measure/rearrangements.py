@@ -1,0 +1,13 @@
+"""How often an engine rearranged its experts. No metric says it; the first expert-parallel rank logs every time."""
+
+from __future__ import annotations
+
+import re
+
+# A profiling run pretends to rearrange, to reserve memory; no expert moves.
+_REARRANGED = re.compile(r"Rearranging experts\b(?![^\n]*\(profile\))")
+
+
+def count_rearrangements(log_text: str) -> int:
+    """Rearrangements that the log of one server shows, all engines together."""
+    return len(_REARRANGED.findall(log_text))

@@ -1,0 +1,216 @@
+"""The checks of one server against its reference: each passes on a good run and fails on the fault that it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.checks.registry import CHECKS, judge
+from harness.deployments import DEPLOYMENTS, PAIRED_CHECKS
+from harness.facts import CheckResult, LimitFacts, RunFacts
+from tests.unit import check_facts as cf
+from tests.unit import paired_facts as pf
+
+OTHER = (7, *pf.TOKENS[1:])
+FOREIGN = tuple(range(10))
+
+
+def fails(name: str, facts: RunFacts, *words: str, verdict: str = "regression") -> CheckResult:
+    result = judge(name, facts)
+    told = " ".join((result.summary, *result.evidence))
+    assert not result.ok, told
+    assert result.verdict == verdict, told
+    for word in words:
+        assert word in told, told
+    return result
+
+
+def hub(total: int, alike: int, *, control_alike: int | None = None, **limits: float) -> RunFacts:
+    """A hub run in which ``alike`` of ``total`` open-ended answers are the reference's; the others share nothing."""
+    facts = pf.passing(tiny=False)
+    main = [pf.answer(i, "main", pf.TOKENS if i < alike else FOREIGN) for i in range(total)]
+    facts = pf.with_answers(facts, "main", main)
+    facts = pf.with_answers(facts, "reference", [pf.answer(i, "reference") for i in range(total)])
+    if control_alike is not None:
+        control = [pf.answer(i, "control", pf.TOKENS if i < control_alike else FOREIGN) for i in range(total)]
+        facts = pf.with_answers(facts, "control", control)
+    return facts.model_copy(update={"limits": LimitFacts(**limits)})
+
+
+def test_every_check_that_a_deployment_names_exists() -> None:
+    for deployment in DEPLOYMENTS.values():
+        assert set(deployment.checks) <= set(CHECKS), deployment.name
+
+
+@pytest.mark.parametrize("name", PAIRED_CHECKS)
+@pytest.mark.parametrize("tiny", [True, False], ids=["tiny", "hub"])
+def test_a_good_run_passes_every_check(name: str, tiny: bool) -> None:
+    result = judge(name, pf.passing(tiny=tiny))
+    assert result.ok, result.summary
+
+
+def test_a_reference_that_drafts_is_none() -> None:
+    drafts = pf.configured("mtp", 1)["effective"]
+    fails(
+        "effective_config", cf.with_server(pf.passing(), "reference-0", effective=drafts), "reference-0", "runs 'mtp'"
+    )
+
+
+def test_a_run_that_asked_for_model_runner_v2_and_got_the_first_one_is_no_pass() -> None:
+    facts = pf.passing()
+    server = facts.servers[0]
+    asked = server.requested.model_copy(update={"model_runner_v2": True})
+    got = {flag: server.effective.model_copy(update={"model_runner_v2": flag}) for flag in (True, False)}
+    assert judge("effective_config", cf.with_server(facts, "server-0", requested=asked, effective=got[True])).ok
+    first = cf.with_server(facts, "server-0", requested=asked, effective=got[False])
+    fails("effective_config", first, "server-0 was asked for model_runner_v2 = True and runs False")
+
+
+def test_an_engine_whose_drafter_is_off_is_named_although_the_other_drafts() -> None:
+    idle = pf.merged(pf.page(4, 10, 3, "0", 10.0), pf.page(0, 0, 3, "1", 10.0))
+    first = pf.passing().servers[0].windows[0]
+    facts = cf.with_server(pf.passing(), "server-0", windows=(first, idle))
+    fails("drafts_on_every_engine", facts, "server-0 engine 1", "0 drafts")
+    fails("exact_counts", facts, "computed 20 drafts")
+
+
+def test_an_engine_that_shows_no_counters_at_all_is_missed() -> None:
+    alone = (pf.page(0, 0, 0, "0", 0.0), pf.page(4, 10, 6, "0", 10.0))
+    fails("drafts_on_every_engine", cf.with_server(pf.passing(), "server-0", windows=alone), "shows 1 engines, 2 were")
+
+
+@pytest.mark.parametrize("prompts", [2, 4])
+def test_no_more_prompts_than_two_for_each_rank_prove_nothing(prompts: int) -> None:
+    facts = pf.passing().model_copy(update={"prompts": prompts})
+    fails("more_prompts_than_ranks", facts, f"{prompts} prompts for 2 ranks", verdict="misconfigured")
+
+
+@pytest.mark.parametrize("stage", ["main", "reference"])
+def test_one_wrong_token_of_a_tiny_answer_is_noticed_in_either_run(stage: str) -> None:
+    answers = [pf.answer(i, stage, OTHER if i == 3 else pf.TOKENS) for i in range(pf.PROMPTS)]  # type: ignore[arg-type]
+    facts = pf.with_answers(pf.passing(), stage, answers)  # type: ignore[arg-type]
+    fails("output_as_computed", facts, f"{stage} p3 at position 0: expected token 100, got token 7")
+
+
+def test_a_tiny_run_must_match_its_reference_to_the_last_token() -> None:
+    answers = [pf.answer(i, "main", (*pf.TOKENS[:-1], 7)) for i in range(pf.PROMPTS)]
+    facts = pf.with_answers(pf.passing(), "main", answers)
+    result = fails("token_match", facts, "54 of 60 positions", "at position 9: expected token 109, got token 7")
+    assert result.figures["shortest_common_prefix"] == 9
+
+
+def test_a_hub_run_may_stray_as_far_as_its_limit() -> None:
+    assert judge("token_match", hub(10, 8, token_match=0.8)).ok
+    fails("token_match", hub(10, 7, token_match=0.8), "70 of 100 positions", "p7 at position 0")
+
+
+def test_66_of_100_reach_a_threshold_of_0_66() -> None:
+    result = judge("identical_outputs", hub(100, 66, identical=0.66))
+    assert result.ok, result.summary
+
+
+def test_59_of_100_do_not_reach_0_60_and_the_control_is_printed() -> None:
+    facts = hub(100, 59, control_alike=97, identical=0.60)
+    fails("identical_outputs", facts, "59 of 100 outputs", "control, the reference against itself: 97 of 100")
+
+
+def test_a_reference_that_does_not_agree_with_itself_is_inconclusive_and_no_regression() -> None:
+    facts = hub(100, 59, control_alike=40, identical=0.60)
+    fails("identical_outputs", facts, "inconclusive", "40 of 100", verdict="infra")
+
+
+def test_a_control_that_was_not_driven_is_said_and_never_excuses_the_run() -> None:
+    fails("identical_outputs", hub(100, 59, identical=0.60), "no control was driven")
+
+
+def test_only_the_first_tokens_of_an_answer_are_compared_where_the_deployment_says_so() -> None:
+    late = [pf.answer(i, "main", (*pf.TOKENS[:-1], 7)) for i in range(10)]
+    facts = pf.with_answers(hub(10, 10, identical=0.6), "main", late)
+    fails("identical_outputs", facts, "0 of 10")
+    limits = LimitFacts(identical=0.6, compared_tokens=9)
+    assert judge("identical_outputs", facts.model_copy(update={"limits": limits})).ok
+
+
+def test_all_deterministic_prompts_must_match_whatever_the_total() -> None:
+    facts = hub(100, 100, identical=0.6)
+    main = [pf.answer(i, "main", OTHER if i == 5 else pf.TOKENS, open_ended=i > 9) for i in range(100)]
+    facts = pf.with_answers(facts, "main", main)
+    assert judge("identical_outputs", facts).ok
+    fails("deterministic_all_match", facts, "9 of 10 deterministic prompts", "p5 at position 0")
+
+
+def test_a_declined_reference_is_said_and_judged_by_nobody() -> None:
+    facts = pf.with_answers(pf.passing(), "reference", []).model_copy(update={"reference_declined": True})
+    assert judge("token_match", facts).figures["judged"] == "no"
+
+
+def test_a_reference_that_is_missing_without_being_declined_is_no_pass() -> None:
+    kept = tuple(request for request in pf.passing().requests if request.stage == "main")
+    fails("token_match", pf.passing().model_copy(update={"requests": kept}), "have no answer", verdict="infra")
+
+
+def balanced(*rearranged: int) -> RunFacts:
+    pages = (
+        pf.page(0, 0, 0, "0", 0.0),
+        pf.page(10, 20, 3, "0", 10.0),
+        pf.page(20, 40, 5, "0", 20.0),
+        pf.page(22, 60, 6, "0", 30.0),
+    )
+    return cf.with_server(pf.passing(), "server-0", windows=pages, rearranged=rearranged)
+
+
+def test_rearrangements_are_counted_and_acceptance_is_told_apart_around_the_first() -> None:
+    result = judge("eplb_rearranged", balanced(0, 0, 1, 4))
+    assert result.ok, result.summary
+    assert result.figures["server-0_rearrangements"] == 4
+    assert result.figures["server-0_acceptance_length_before"] == 1.5
+    assert result.figures["server-0_acceptance_length_after"] == 1.1
+
+
+def test_rearrangements_before_the_run_leave_nothing_to_compare_with() -> None:
+    result = judge("eplb_rearranged", balanced(2, 3, 4, 5))
+    assert result.ok
+    assert "no drafts before the first" in result.summary
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0, 0), (3, 3, 3, 3)])
+def test_a_step_interval_that_never_comes_is_no_pass(counts: tuple[int, ...]) -> None:
+    fails("eplb_rearranged", balanced(*counts), "no rearrangement on server-0", f"names {counts[0]} before it")
+
+
+def test_a_run_without_load_balancing_cannot_show_a_rearrangement() -> None:
+    fails("eplb_rearranged", pf.passing(), "no server with load balancing", verdict="misconfigured")
+
+
+def solved(right: int, reference_right: int, asked: int = 100) -> RunFacts:
+    def answers(stage: str, good: int) -> list[object]:
+        return [
+            pf.answer(i, stage).model_copy(update={"text": f" so it is {7 if i < good else 8}.\nQuestion: 9"})  # type: ignore[arg-type]
+            for i in range(asked)
+        ]
+
+    facts = pf.with_answers(pf.passing(tiny=False), "main", answers("main", right))  # type: ignore[arg-type]
+    facts = pf.with_answers(facts, "reference", answers("reference", reference_right))  # type: ignore[arg-type]
+    return facts.model_copy(update={"expected_answers": {f"p{i}": "7" for i in range(asked)}})
+
+
+def test_the_share_of_solved_problems_is_judged_and_the_control_is_printed() -> None:
+    assert judge("gsm8k_threshold", solved(60, 70)).ok
+    result = fails("gsm8k_threshold", solved(59, 70), "59 of 100", "control, without a drafter: 70 of 100")
+    assert "not the drafter" not in result.summary
+    fails("gsm8k_threshold", solved(59, 50), "so it is not the drafter")
+
+
+def test_a_threshold_of_zero_is_said_to_judge_nothing() -> None:
+    facts = pf.passing(tiny=False).model_copy(update={"limits": LimitFacts(gsm8k=0.0)})
+    assert judge("gsm8k_threshold", facts).figures["judged"] == "no"
+
+
+def test_a_run_that_asked_no_question_is_no_pass() -> None:
+    fails("gsm8k_threshold", pf.passing(tiny=False), "no GSM8K question", verdict="misconfigured")
+
+
+@pytest.mark.parametrize(("asked", "ok"), [(1.5, True), (1.36, True), (1.64, True), (1.34, False), (1.66, False)])
+def test_the_synthetic_sampler_must_come_within_its_limit(asked: float, ok: bool) -> None:
+    limits = LimitFacts(synthetic_length=asked, synthetic_within=0.15)
+    result = judge("synthetic_acceptance", pf.passing().model_copy(update={"limits": limits}))
+    assert result.ok is ok, result.summary
