@@ -40,7 +40,7 @@ from harness.runtime.occupancy import busy_with_strangers
 from harness.runtime.readiness import Condition, HttpHealth, ModelListed, RouterUp, TcpAnswers, all_of, wait
 from harness.runtime.reaping import ReapReport, reap_stale
 from harness.runtime.record import RunRecord
-from harness.runtime.supervised import Servers, supervised
+from harness.runtime.supervised import ServerExited, Servers, supervised
 from harness.verdict import Verdict
 
 # The importer reads half a gigabyte of Python from a cold disk before it can fork a server.
@@ -179,14 +179,20 @@ class Run:
     @contextmanager
     def _supervised(self, record: RunRecord, hold: tuple[int, ...], plan: Plan, stage: Stage) -> Iterator[Servers]:
         """The supervisor for one stage; its teardown is not interruptible, and what the servers logged is kept."""
+        state = self.request.locations.state
         try:
-            with ExitStack() as stack:
-                servers = stack.enter_context(supervised(record, self.request.locations.state, self.run_dir, hold=hold))
+            # Left last, so that it covers the end of `supervised`, where the servers are ended.
+            with ExitStack() as teardown, supervised(record, state, self.run_dir, hold=hold) as servers:
                 try:
                     yield servers
                 finally:
-                    # From here on a second Ctrl-C must not cut the teardown short.
-                    stack.enter_context(self.signals.ignored())
+                    # From here on a Ctrl-C must not cut the teardown short.
+                    teardown.enter_context(self.signals.ignored())
+        except ServerExited as error:
+            if stage.router is not None and error.name == stage.router.name:
+                # The router is not the engine under test: its end must not read as a regression of vLLM.
+                error.verdict = Verdict.INFRA
+            raise
         finally:
             for server in stage.servers:
                 if made := adjustments_made(server, self.run_dir):

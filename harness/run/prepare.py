@@ -83,7 +83,8 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
             machine=machine,
             options=request.options,
             models=checkpoints.paths,
-            dtype=checkpoints.dtype,
+            # The tiny tables are exact in 16 bits; GPU attention kernels know no 32-bit floats.
+            dtype="bfloat16" if model_set == "tiny" and engine.platform != "cpu" else checkpoints.dtype,
             inherited=request.inherited,
             plugin_path=plugin_folder(),
             router_python=request.router_python,
