@@ -1,7 +1,8 @@
 """A session named after a deployment is that deployment: `nox -s mtp-pd` starts it, judges it and tears it down.
 
 Options after `--` reach the command line unchanged: `nox -s mtp-pd -- --models hub --devices 0,1`.
-Bare `nox` runs what is safe anywhere: lint, types, tests. Tags: pd, eagle3, mtp, hybrid.
+Bare `nox` runs what is safe anywhere: lint, types, tests.
+Tags: pd, parallel, correctness, control, eagle3, mtp, moe, hybrid, mrv2.
 """
 
 from __future__ import annotations

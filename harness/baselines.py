@@ -18,6 +18,7 @@ from harness.deployments import KvBuffer, ModelSetName
 from harness.engine.info import EnginePlatform
 from harness.errors import Infra, Misconfigured
 from harness.facts import BaselineFacts, RunFacts
+from harness.files import write_atomically
 
 _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 _HOW_TO_RECORD = "Run with --no-baseline, then `python -m harness baseline record RUN_DIR --reason ...`."
@@ -176,10 +177,8 @@ def record(path: Path, key: str, facts: RunFacts, provenance: Provenance, rtol: 
         tables.append(table)
     else:
         tables[index] = table
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(tomlkit.dumps(document), encoding="utf-8")
-        partial.replace(path)
+        write_atomically(path, tomlkit.dumps(document))
     except OSError as error:
         raise Infra(f"the baselines file {path} cannot be written: {error}") from error
     return entry

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from harness.choices import KvBuffer, Launch, Models, Reference, Router
 from harness.ci.commands import add_commands
-from harness.falsify.commands import add_commands as add_proofs
 from harness.deployments import DEPLOYMENTS, Deployment
 from harness.errors import GateError, Misconfigured
+from harness.falsify.commands import add_commands as add_proofs
 from harness.locations import Locations, locate
 from harness.plan.types import Options
 from harness.report.terminal import console_for

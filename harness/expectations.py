@@ -160,6 +160,16 @@ def apply(
     return Outcome(verdict)
 
 
+def refused_on(platform: EnginePlatform, entries: Sequence[Expectation]) -> frozenset[str]:
+    """The deployments that an engine on ``platform`` is expected to refuse with tiny models. Pure."""
+    return frozenset(
+        name
+        for entry in entries
+        if (entry.platforms is None or platform in entry.platforms) and (entry.models is None or "tiny" in entry.models)
+        for name in entry.deployments
+    )
+
+
 def expired(entries: Sequence[Expectation], today: date) -> list[str]:
     """One sentence for each entry that nobody may believe any more, whether or not its deployment ran. Pure."""
     return [f"The expectation {entry} expired on {entry.expires}." for entry in entries if today > entry.expires]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.deployments import KvBuffer, ModelSetName
 from harness.facts import CheckResult
+from harness.files import write_atomically
 from harness.verdict import Verdict
 
 RESULT_NAME = "result.json"
@@ -60,6 +60,8 @@ class Result(BaseModel):
     cleanup: dict[str, Any] = {}
     retried: bool = False
     not_judged: list[str] = []
+    # What the plan says of itself: shared devices, batch-invariant kernels on or off.
+    notes: list[str] = []
     # Number of vLLM files by server and process, of a run with --trace.
     trace: dict[str, int] = {}
     # What is wrong with the table of expected refusals; the reason alone would not say that it is the table.
@@ -68,16 +70,6 @@ class Result(BaseModel):
     wall_seconds: float = 0.0
     harness_version: str
     run_dir: str
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader, or a full disk, never sees half of it. Raises OSError."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, path)
 
 
 def write_result(run_dir: Path, result: Result) -> Path:

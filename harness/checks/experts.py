@@ -5,10 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 from harness.checks.finding import Figures, failed, passed
-from harness.checks.select import main_servers
+from harness.checks.select import main_servers, run_of
 from harness.facts import CheckResult, RunFacts, ServerFacts
 from harness.measure.acceptance import Counts, acceptance, pool
 from harness.measure.delta import delta
+from harness.measure.metrics import has, total
+
+# The count of this histogram: one entry for each step that computed a token.
+_STEPS = "vllm:iteration_tokens_total_count"
 
 
 def eplb_rearranged(facts: RunFacts) -> CheckResult:
@@ -25,6 +29,8 @@ def eplb_rearranged(facts: RunFacts) -> CheckResult:
         during = counts[-1] - counts[0] if counts else 0
         figures[f"{server.name}_rearrangements"] = during
         figures[f"{server.name}_rearrangements_before_run"] = counts[0] if counts else 0
+        figures[f"{server.name}_engine_steps"] = _steps(server)
+        figures[f"{server.name}_first_rearrangement_by_step"] = _first_by_step(server)
         if during <= 0:
             problems.append(
                 f"no rearrangement on {server.name} during the run ({server.log} names {counts[0] if counts else 0} "
@@ -41,6 +47,20 @@ def eplb_rearranged(facts: RunFacts) -> CheckResult:
         return failed(name, problems[0], figures, problems)
     total = sum(int(value or 0) for key, value in figures.items() if key.endswith("_rearrangements"))
     return passed(name, "; ".join((f"{total} rearrangements during the run", *notes)), figures)
+
+
+def _steps(server: ServerFacts) -> int | None:
+    """Engine steps over the run, all engines together; None where the engine does not count them."""
+    run = run_of(server)
+    return round(total(run, _STEPS)) if has(run, _STEPS) else None
+
+
+def _first_by_step(server: ServerFacts) -> int | None:
+    """The engine's step count, smoke request included, at the first page taken after a rearrangement."""
+    for page, seen in zip(server.windows, server.rearranged or (), strict=True):
+        if seen and has(page, _STEPS):
+            return round(total(page, _STEPS))
+    return None
 
 
 def _around_first(server: ServerFacts) -> tuple[Counts, Counts]:

@@ -20,7 +20,7 @@ from harness.ci.selector import select
 from harness.ci.steps import Document, as_yaml, carry_over, documents
 from harness.deployments import DEPLOYMENTS
 from harness.errors import Misconfigured
-from harness.expectations import EXPECTATIONS_NAME, expired, load
+from harness.expectations import EXPECTATIONS_NAME, expired, load, refused_on
 from harness.result import Result, read_result
 from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
 
@@ -36,11 +36,13 @@ def run_pipeline(root: Path, check: bool) -> int:
     """
     drifted = False
     table = root / EXPECTATIONS_NAME
-    if check and table.is_file():
-        for sentence in expired(load(table), date.today()):
+    entries = load(table) if table.is_file() else ()
+    if check:
+        for sentence in expired(entries, date.today()):
             drifted = True
             sys.stdout.write(f"{sentence}\n")
-    for path, document in documents(DEPLOYMENTS.values(), read_list).items():
+    refused = refused_on("cpu", entries)
+    for path, document in documents(DEPLOYMENTS.values(), read_list, refused).items():
         file = root / path
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         wanted = as_yaml(carry_over(document, _parsed(file, text)))

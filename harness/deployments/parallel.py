@@ -21,12 +21,13 @@ PAIRED_CHECKS = (
     "token_counts",
     "more_prompts_than_ranks",
     "roles_served_all",
-    "drafts_on_every_engine",
-    "acceptance_identity",
-    "exact_counts",
+    # Text before counts: a wrong token changes what follows it, and so the counts, but never the other way round.
     "output_as_computed",
     "token_match",
     "deterministic_all_match",
+    "drafts_on_every_engine",
+    "acceptance_identity",
+    "exact_counts",
     "effective_config",
     "answers_after_run",
 )

@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from harness.engine.interpreter import engine_environment
 from harness.engine.lock import EngineLock, LockStage, applies, check_torch
 from harness.errors import Infra, Misconfigured
+from harness.files import write_atomically
 
 Progress = Callable[[str], None]
 
@@ -238,9 +239,4 @@ def torch_cuda(version_py: str) -> str | None:
 
 
 def _write_stamp(site: Site, content: dict[str, object]) -> None:
-    partial = site.stamp.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(site.stamp)
+    write_atomically(site.stamp, json.dumps(content))

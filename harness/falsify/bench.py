@@ -20,9 +20,10 @@ from harness.errors import GateError
 from harness.facts import CheckResult, RunFacts
 from harness.falsify.changes import FAULT_VARIABLE
 from harness.falsify.outcome import NOTHING, judge_all
+from harness.files import write_atomically
 from harness.plan.types import Plan, Stage
 from harness.report.terminal import Progress
-from harness.result import Result, write_atomically, write_result
+from harness.result import Result, write_result
 from harness.run.collect import adjustments_made
 from harness.run.execute import Run, concluded
 from harness.run.interrupts import Interrupts, listening

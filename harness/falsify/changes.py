@@ -15,6 +15,7 @@ from harness.plan.types import Plan, RouterPlan, ServerPlan, Stage
 
 STANDIN_ROUTER = Path(__file__).with_name("standin_router.py")
 FAULT_VARIABLE = "GATE_MUTATE"
+_PAIR: tuple[RoleName, ...] = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class EngineFault:
 
 @dataclass(frozen=True)
 class DrafterWeights:
-    """A damaged drafter. ``under_the_right_name``: the request still names the good one, as with a wrong upload."""
+    """A damaged drafter on both servers. ``swapped_in``: the request still names the good one."""
 
     damage: Damage
     swapped_in: bool = False
@@ -99,7 +100,10 @@ class DrafterWeights:
         folder = damaged_drafter(place.zoo, self.damage, place.scratch)
         if not self.swapped_in:
             plan = replace(plan, models=replace(plan.models, drafter=folder))
-        return JsonArgument("decode", "--speculative-config", (("model", str(folder)),)).apply(plan, place)
+        # On both: NIXL compares the drafters of the two servers and would refuse the handshake.
+        for role in _PAIR:
+            plan = JsonArgument(role, "--speculative-config", (("model", str(folder)),)).apply(plan, place)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,7 @@ def _target(plan: Plan, place: Place, damage: Damage, swapped_in: bool, decode_o
     folder = damaged_target(place.zoo, damage, place.scratch)
     if not swapped_in:
         plan = replace(plan, models=replace(plan.models, target=folder))
-    roles: tuple[RoleName, ...] = ("decode",) if decode_only else ("prefill", "decode")
-    for role in roles:
+    for role in ("decode",) if decode_only else _PAIR:
         plan = Argument(role, "--model", str(folder)).apply(plan, place)
     return plan
 

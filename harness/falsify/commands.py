@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from harness.errors import GateError, Misconfigured
 from harness.locations import locate
 from harness.plan.types import Options
 from harness.report.terminal import console_for
+
+if TYPE_CHECKING:
+    from harness.run.request import Request
 
 _BASELINES = Path(__file__).resolve().parents[2] / "baselines.toml"
 
@@ -110,7 +113,7 @@ def soak(
     raise typer.Exit(0 if soaked.clean else 1)
 
 
-def _request(engine: str, runs_dir: Path | None):  # type: ignore[no-untyped-def]
+def _request(engine: str, runs_dir: Path | None) -> Request:
     # Imported late: `--help` must not wait for numpy and the hub client.
     from harness.run.request import Request
 

@@ -17,9 +17,9 @@ from harness.falsify.bench import Bench
 from harness.falsify.catalogue import CONTROLS, MUTATIONS
 from harness.falsify.mutation import Mutation, Place
 from harness.falsify.outcome import Outcome, outcome_of, problem_of, rejudged
+from harness.files import write_atomically
 from harness.locations import make_usable
 from harness.plan.types import Plan
-from harness.result import write_atomically
 from harness.run.request import Request
 from harness.verdict import Verdict
 from harness.zoo import build

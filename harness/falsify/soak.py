@@ -89,16 +89,18 @@ def soak_runs(
             )
             soaked.servers_started += 1
             soaked.seconds += ran.seconds
+            if ran.result.verdict is Verdict.INTERRUPTED:
+                # Cut short, not judged; what came before it counts.
+                break
             done += size
-            if ran.result.verdict is not Verdict.PASS:
+            if ran.ended_in is not None:
+                # It never came to the end of a drive, where drives are counted.
                 soaked.count(ran.result.verdict, f"{ran.result.reason} ({ran.folder})", {})
             phases = {f"{phase.name}_s": phase.seconds for phase in ran.result.phases}
             for name, seconds in phases.items():
                 if name in ("ready_s", "stop_s"):
                     soaked.figures.setdefault(name, []).append(seconds)
             tell(f"{done}/{runs} {ran.result.verdict.value} {ran.seconds:.1f} s")
-            if ran.result.verdict is Verdict.INTERRUPTED:
-                break
     return soaked
 
 

@@ -105,6 +105,9 @@ def _platform_values(role: Role, engine: EngineInfo, devices: tuple[Device, ...]
                 # One thread per server: with more, two servers on two cores wait for each other's spinning threads.
                 "OMP_NUM_THREADS": "1",
                 "KMP_BLOCKTIME": "0",
+                # pyarrow, which an evaluation extra brings along, starts a thread as it loads; a process with two
+                # threads cannot be forked after the import.
+                "JE_ARROW_MALLOC_CONF": "background_thread:false",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             }
             if role.parallel.world_size == 1:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from harness.files import write_atomically
 from harness.report.figures import FigureRow, figure_rows
 from harness.report.plaintext import one_line, plain
-from harness.result import Result, write_atomically
+from harness.result import Result
 from harness.verdict import Verdict, worst
 
 ANNOTATION_NAME = "annotation.md"

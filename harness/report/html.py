@@ -104,6 +104,7 @@ def _about(result: Result) -> dict[str, str]:
         **{f"workload {name}": str(value) for name, value in result.workload.items()},
         **{f"adjusted on {server}": ", ".join(made) or "nothing" for server, made in result.adjustments.items()},
         "not judged": ", ".join(result.not_judged),
+        "notes": ", ".join(result.notes),
         "retried": "once, after infra" if result.retried else None,
         "started": result.started_at,
         "wall": f"{result.wall_seconds:.1f} s",

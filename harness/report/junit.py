@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 
 from pydantic import ValidationError
 
+from harness.files import write_atomically
 from harness.report.plaintext import one_line, plain
-from harness.result import Result, read_result, write_atomically
+from harness.result import Result, read_result
 from harness.verdict import Verdict
 
 JUNIT_NAME = "junit.xml"

@@ -237,6 +237,8 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
         "reference": result.reference,
     }
     yield "ran", " · ".join(f"{name} {one_line(value)}" for name, value in ran.items() if value)
+    for note in result.notes:
+        yield "note", one_line(note)
     yield "models", ", ".join(one_line(model) for model in result.models)
     yield "workload", facts_line(result.workload | _short_hash(result.workload))
     yield "engine", facts_line(_short(result.engine))

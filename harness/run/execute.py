@@ -16,12 +16,13 @@ from harness.deployments import KvBuffer
 from harness.errors import GateError
 from harness.expectations import Context, apply
 from harness.facts import CheckResult, RunFacts
+from harness.files import write_atomically
 from harness.plan.assign import assign_devices
 from harness.plan.build import build_plan
 from harness.plan.render import as_json
 from harness.plan.types import Allocation, Plan, Stage
 from harness.report.terminal import Progress
-from harness.result import Result, write_atomically
+from harness.result import Result
 from harness.run.collect import adjustments_made, facts_of
 from harness.run.interrupts import Interrupts
 from harness.run.journal import Journal
@@ -141,6 +142,7 @@ class Run:
         plan = self.request.alter_plan(build_plan(prepared.inputs, Allocation(devices=assigned, ports=chosen), buffer))
         write_atomically(self.run_dir / "plan.json", as_json(plan) + "\n")
         self.result.launch = plan.launch
+        self.result.notes = list(plan.notes)
         return plan, lease
 
     def _record(self, keys: tuple[str, ...]) -> RunRecord:

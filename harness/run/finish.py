@@ -12,9 +12,10 @@ from pathlib import Path
 from jinja2 import TemplateError
 
 from harness.facts import RequestFacts
+from harness.files import write_atomically
 from harness.report.html import render_html
 from harness.report.redact import redact_json, secrets_in
-from harness.result import Result, write_atomically, write_result
+from harness.result import Result, write_result
 from harness.run.journal import Journal
 from harness.runtime.logs import tail
 from harness.verdict import Verdict

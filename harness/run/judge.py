@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import Infra
 from harness.facts import CheckResult, RunFacts
-from harness.result import write_atomically
+from harness.files import write_atomically
 from harness.verdict import Verdict
 
 FACTS_NAME = "facts.json"

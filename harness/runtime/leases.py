@@ -22,10 +22,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from harness.errors import Infra
+from harness.files import write_atomically
 from harness.runtime import record as records
 from harness.runtime.deadline import Deadline
 from harness.runtime.reaping import find_ours, is_stale, reap_stale
-from harness.runtime.record import RunRecord, write_atomically
+from harness.runtime.record import RunRecord
 from harness.runtime.state_folder import prepare
 
 _POLL_S = 0.1

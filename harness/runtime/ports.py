@@ -14,9 +14,10 @@ import psutil
 from filelock import FileLock
 
 from harness.errors import Infra
+from harness.files import write_atomically
 from harness.plan.types import PortRun
 from harness.runtime.identity import ProcessId, alive, command_line, own_identity
-from harness.runtime.record import record_path, write_atomically
+from harness.runtime.record import record_path
 from harness.runtime.state_folder import prepare
 
 _LOWEST = 20000

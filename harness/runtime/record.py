@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.files import write_atomically
 from harness.runtime.identity import ProcessId, host_identity
 
 
@@ -85,22 +85,6 @@ class LiveRecords:
 
 def record_path(state_dir: Path, run_id: str) -> Path:
     return state_dir / "live" / f"{run_id}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` so that a reader, or a power cut, meets the old text or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with scratch.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def save(state_dir: Path, record: RunRecord) -> None:

@@ -6,7 +6,6 @@ Each check of the run is one test. What a check found is written to ``--checks-o
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from harness.checks.finding import failed
 from harness.facts import CheckResult, RunFacts
+from harness.files import write_atomically
 
 _FACTS = pytest.StashKey[RunFacts]()
 _FOUND = pytest.StashKey[dict[str, CheckResult]]()
@@ -78,8 +78,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     results = session.config.stash.get(_FOUND, None)
     if path is None or results is None:
         return
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(
-        json.dumps([one.model_dump(mode="json") for one in results.values()], indent=1), encoding="utf-8"
-    )
-    os.replace(partial, path)
+    write_atomically(path, json.dumps([one.model_dump(mode="json") for one in results.values()], indent=1))

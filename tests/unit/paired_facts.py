@@ -75,7 +75,7 @@ def passing(*, tiny: bool = True, open_ended: bool = False) -> RunFacts:
     """Two engines, six prompts, the reference's answers equal; tiny as computed, or a hub run with limits."""
     windows = (
         merged(page(0, 0, 0, "0", 0.0), page(0, 0, 0, "1", 0.0)),
-        merged(page(4, 10, 3, "0", 10.0), page(6, 10, 3, "1", 10.0)),
+        merged(page(8, 20, 3, "0", 10.0), page(12, 20, 3, "1", 10.0)),
     )
     base = cf.server("server-0", "server", SERVER, cf.DECODE_RUN, 1)
     server = base.model_copy(update={"windows": windows, "engines": 2, "ranks": 2} | configured("mtp", 1))
@@ -96,7 +96,7 @@ def passing(*, tiny: bool = True, open_ended: bool = False) -> RunFacts:
                 *(answer(i, "reference", open_ended=open_ended) for i in range(PROMPTS)),
             ),
             "router": None,
-            "expected_counts": ExpectedCounts(drafts=20, draft_tokens=20, accepted=10, per_position=(10,))
+            "expected_counts": ExpectedCounts(drafts=40, draft_tokens=40, accepted=20, per_position=(20,))
             if tiny
             else None,
             "expected_text": tuple(

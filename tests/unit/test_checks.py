@@ -169,6 +169,14 @@ def test_the_harness_own_hops_need_no_router() -> None:
     assert judge("roles_served_all", facts).ok
 
 
+def test_a_drafter_that_stops_half_way_is_seen_by_the_tokens_that_no_draft_explains() -> None:
+    facts = cf.hub()
+    # 10 drafts and 15 accepted tokens explain 25 tokens after the first of each answer, and not 4 * 39.
+    for index in range(cf.PROMPTS):
+        facts = cf.with_request(facts, index, completion_tokens=40)
+    fails("drafts_on_every_engine", facts, "did not fire all the time", "25 of 156")
+
+
 def test_zero_drafts_with_perfect_text_is_a_regression_and_acceptance_undefined() -> None:
     none: cf.Page = dict.fromkeys(NO_DRAFTS, 0.0)
     facts = cf.passing(decode=none)

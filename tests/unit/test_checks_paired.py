@@ -6,7 +6,7 @@ import pytest
 
 from harness.checks.registry import CHECKS, judge
 from harness.deployments import DEPLOYMENTS, PAIRED_CHECKS
-from harness.facts import CheckResult, LimitFacts, RunFacts
+from harness.facts import CheckResult, LimitFacts, RunFacts, Sample
 from tests.unit import check_facts as cf
 from tests.unit import paired_facts as pf
 
@@ -24,7 +24,14 @@ def fails(name: str, facts: RunFacts, *words: str, verdict: str = "regression") 
     return result
 
 
-def hub(total: int, alike: int, *, control_alike: int | None = None, **limits: float) -> RunFacts:
+def hub(
+    total: int,
+    alike: int,
+    *,
+    control_alike: int | None = None,
+    token_match: float | None = None,
+    identical: float | None = None,
+) -> RunFacts:
     """A hub run in which ``alike`` of ``total`` open-ended answers are the reference's; the others share nothing."""
     facts = pf.passing(tiny=False)
     main = [pf.answer(i, "main", pf.TOKENS if i < alike else FOREIGN) for i in range(total)]
@@ -33,7 +40,7 @@ def hub(total: int, alike: int, *, control_alike: int | None = None, **limits: f
     if control_alike is not None:
         control = [pf.answer(i, "control", pf.TOKENS if i < control_alike else FOREIGN) for i in range(total)]
         facts = pf.with_answers(facts, "control", control)
-    return facts.model_copy(update={"limits": LimitFacts(**limits)})
+    return facts.model_copy(update={"limits": LimitFacts(token_match=token_match, identical=identical)})
 
 
 def test_every_check_that_a_deployment_names_exists() -> None:
@@ -70,7 +77,7 @@ def test_an_engine_whose_drafter_is_off_is_named_although_the_other_drafts() -> 
     first = pf.passing().servers[0].windows[0]
     facts = cf.with_server(pf.passing(), "server-0", windows=(first, idle))
     fails("drafts_on_every_engine", facts, "server-0 engine 1", "0 drafts")
-    fails("exact_counts", facts, "computed 20 drafts")
+    fails("exact_counts", facts, "computed 40 drafts")
 
 
 def test_an_engine_that_shows_no_counters_at_all_is_missed() -> None:
@@ -164,6 +171,21 @@ def test_rearrangements_are_counted_and_acceptance_is_told_apart_around_the_firs
     assert result.figures["server-0_rearrangements"] == 4
     assert result.figures["server-0_acceptance_length_before"] == 1.5
     assert result.figures["server-0_acceptance_length_after"] == 1.1
+
+
+def test_the_step_of_the_first_rearrangement_comes_from_the_engines_own_count_of_steps() -> None:
+    steps = [
+        page.model_copy(update={"samples": (*page.samples, sample(50 + 40 * index))})
+        for index, page in enumerate(balanced(0, 0, 1, 4).servers[0].windows)
+    ]
+    facts = cf.with_server(balanced(0, 0, 1, 4), "server-0", windows=tuple(steps))
+    figures = judge("eplb_rearranged", facts).figures
+    assert figures["server-0_engine_steps"] == 120
+    assert figures["server-0_first_rearrangement_by_step"] == 130
+
+
+def sample(steps: int) -> Sample:
+    return Sample(name="vllm:iteration_tokens_total_count", labels={"engine": "0"}, value=steps)
 
 
 def test_rearrangements_before_the_run_leave_nothing_to_compare_with() -> None:

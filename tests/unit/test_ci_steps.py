@@ -78,6 +78,13 @@ def test_no_step_asks_for_tiny_models_that_do_not_exist() -> None:
             assert DEPLOYMENTS[name].models.tiny is not None
 
 
+def test_only_an_expected_refusal_is_let_through_on_cpu() -> None:
+    steps = documents(DEPLOYMENTS.values(), read_list, {"dp2"})[PROJECT_FILE]["steps"]
+    allowing = [step["key"] for step in steps if "--allow" in step["commands"][0]]
+    assert allowing == ["dp2"]
+    assert all("--allow" not in step["commands"][0] for step in all_steps())
+
+
 def test_every_command_is_valid_shell() -> None:
     for step in all_steps():
         for command in step["commands"]:

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from harness.errors import EngineFailed, Misconfigured
-from harness.expectations import Context, Expectation, apply, expired, load
+from harness.expectations import Context, Expectation, apply, expired, load, refused_on
 from harness.report.terminal import Progress
 from harness.run.execute import Run, concluded
 from harness.run.interrupts import Interrupts
@@ -199,3 +199,10 @@ def test_a_refusal_after_the_entry_expired_stays_and_the_finding_is_said(tmp_pat
 
 def test_the_projects_own_table_can_be_used() -> None:
     load(PROJECT / "expectations.toml")
+
+
+def test_what_the_cpu_engine_refuses_is_named_for_the_pipeline_and_nothing_else_is() -> None:
+    refused = refused_on("cpu", load(PROJECT / "expectations.toml"))
+    assert {"ep2", "ep2-eplb", "dp2", "pp2", "qwen35-hybrid-mrv2", "synthetic-acceptance"} <= refused
+    assert not refused & {"eagle3-pd", "mtp-pd", "deepseek-tp2", "eagle3-dp2"}
+    assert refused_on("cuda", load(PROJECT / "expectations.toml")) == frozenset()

@@ -85,8 +85,8 @@ def test_the_honest_one_asks_prefill_for_one_token_and_hands_its_parameters_to_d
     ],
 )
 def test_each_wrong_way_makes_its_hops(urls, behaviour, hops):
-    _, seen, _ = served(urls, behaviour, 1)
-    assert "".join("p" if asked == port(urls[0]) else "d" for asked, _ in seen) == hops
+    _, seen, _ = served(urls, behaviour)
+    assert "".join("p" if asked == port(urls[0]) else "d" for asked, _ in seen) == "pd" + hops
 
 
 @pytest.mark.parametrize("behaviour", sorted(REWRITES))

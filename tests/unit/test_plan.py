@@ -1,4 +1,4 @@
-"""Plans are pure: the same inputs give the same argv, environment, devices and ports, and refusals do the arithmetic."""
+"""Plans are pure: equal inputs give equal argv, environment, devices and ports; refusals do the arithmetic."""
 
 from __future__ import annotations
 

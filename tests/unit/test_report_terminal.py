@@ -88,6 +88,12 @@ def test_servers_with_the_same_adjustments_share_a_line() -> None:
     assert "adjusted reference-0: nothing" in text
 
 
+def test_what_the_plan_says_of_itself_is_printed() -> None:
+    text = summary(result(notes=["batch-invariant kernels: on", "servers share devices (--share-devices)"]))
+    assert "note     batch-invariant kernels: on" in text
+    assert "servers share devices" in text
+
+
 def test_a_workload_hash_is_cut_to_what_tells_two_apart() -> None:
     text = summary(result(workload={"name": "mt-bench", "hash": "0123456789abcdef" * 4}))
     assert "hash 0123456789ab" in text

@@ -75,3 +75,43 @@ def test_a_hub_workload_is_80_conversations_of_256_tokens_with_nothing_known_bef
 def test_a_dataset_for_computed_prompts_is_refused(tmp_path: Path, zoo: dict[str, ZooModel]) -> None:
     with pytest.raises(Misconfigured, match="--dataset needs hub models"):
         load_workload(DEPLOYMENTS["mtp-pd"], "tiny", Options(dataset=questions(tmp_path, 1)), zoo["mtp-pd"])
+
+
+def test_a_data_parallel_run_keeps_more_requests_in_flight_than_it_has_engines(zoo: dict[str, ZooModel]) -> None:
+    workload = load_workload(DEPLOYMENTS["eagle3-dp2"], "tiny", Options(), zoo["eagle3-pd"])
+    assert workload.concurrency == 4
+    assert len(workload.prompts) > 4
+    assert all(not prompt.open_ended for prompt in workload.prompts)
+
+
+def test_a_synthetic_sampler_decides_by_chance_so_nothing_is_computed(zoo: dict[str, ZooModel]) -> None:
+    workload = load_workload(DEPLOYMENTS["synthetic-acceptance"], "tiny", Options(), zoo["eagle3-pd"])
+    assert workload.counts is None
+    assert workload.texts == ()
+
+
+def test_hub_prompts_are_forced_only_where_weights_were_trained() -> None:
+    dense = load_workload(DEPLOYMENTS["eagle3-tp2"], "hub", Options(), None)
+    random_weights = load_workload(DEPLOYMENTS["dp2"], "hub", Options(), None)
+    assert {prompt.open_ended for prompt in dense.prompts} == {True, False}
+    assert {prompt.open_ended for prompt in random_weights.prompts} == {True}
+    assert {prompt.max_tokens for prompt in random_weights.prompts} == {8}
+    assert len(random_weights.prompts) > 4
+    with pytest.raises(Misconfigured, match="takes no --dataset"):
+        load_workload(DEPLOYMENTS["dp2"], "hub", Options(dataset=Path("x.jsonl")), None)
+
+
+def test_a_correctness_run_compares_short_answers_and_asks_questions_with_known_ones(tmp_path: Path) -> None:
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("".join(json.dumps({"question": f"q{n}", "answer": f"#### {n}"}) + "\n" for n in range(9)), "utf-8")
+    workload = load_workload(DEPLOYMENTS["mimo-mtp"], "hub", Options(dataset=path, prompts=4), None)
+    assert len(workload.prompts) == 8
+    assert sorted(workload.answers.values()) == ["5", "6", "7", "8"]
+    with pytest.raises(Misconfigured, match="give them with --dataset"):
+        load_workload(DEPLOYMENTS["mimo-mtp"], "hub", Options(), None)
+
+
+def test_random_weights_are_asked_no_questions() -> None:
+    workload = load_workload(DEPLOYMENTS["deepseek-mtp"], "hub", Options(), None)
+    assert workload.answers == {}
+    assert {prompt.max_tokens for prompt in workload.prompts} == {10}

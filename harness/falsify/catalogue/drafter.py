@@ -61,7 +61,7 @@ DRAFTER = (
         "mtp-pd",
     ),
     _fault("draft-never", "no draft reaches the scheduler", "draft-suppressed:0", "drafts_on_every_engine"),
-    _fault("draft-stops", "drafting stops after 60 drafts", "draft-suppressed:60", "exact_counts", hub=""),
+    _fault("draft-stops", "drafting stops after 60 drafts", "draft-suppressed:60", "drafts_on_every_engine"),
     _fault(
         "k-silently-two",
         "the third draft token never reaches the scheduler",

@@ -51,6 +51,8 @@ PLAN = (
             JsonArgument(role, _SPECULATION, (("method", "ngram"), ("model", None), ("prompt_lookup_max", 3)))
             for role in _ROLES
         ),
+        # Compiling the look-up takes half a minute; interpreted it is quick enough for tiny prompts.
+        *(Variable(role, "NUMBA_DISABLE_JIT", "1") for role in _ROLES),
     ),
     _plan(
         "wrong-model-right-name",
@@ -66,8 +68,8 @@ PLAN = (
     ),
     _plan(
         "wrong-model-on-decode",
-        "decode serves other weights than prefill, under the path that was asked for",
-        "output_matches_reference",
+        "decode serves another model than prefill under the same name: NIXL refuses the handshake",
+        "ready",
         TargetWeights("other", decode_only=True),
         on="mtp-pd",
     ),
@@ -118,12 +120,6 @@ PLAN = (
         "prefill runs without a connector",
         "ready",
         Argument("prefill", _TRANSFER, None),
-    ),
-    _plan(
-        "connector-missing-decode",
-        "decode runs without a connector",
-        "ready",
-        Argument("decode", _TRANSFER, None),
     ),
     _plan(
         "decode-without-drafter",
