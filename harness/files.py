@@ -11,7 +11,6 @@ def write_atomically(path: Path, text: str) -> None:
 
     Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     with scratch.open("w", encoding="utf-8") as stream:
         stream.write(text)

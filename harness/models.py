@@ -48,14 +48,17 @@ def hub_checkpoints(models: ModelSet, *, offline: bool) -> Checkpoints:
 
     Raises Misconfigured naming the repository when it is not cached and may not be (or cannot be) fetched.
     """
-    target, target_origin = _snapshot(models.target, offline=offline)
+    # Never advise what does not exist.
+    instead = " or run the tiny checkpoints with --models tiny" if models.tiny is not None else ""
+    target, target_origin = _snapshot(models.target, instead, offline=offline)
     if models.drafter is None:
         return Checkpoints(ModelPaths(target, None, (target_origin,)), dtype=None, zoo=None)
-    drafter, drafter_origin = _snapshot(models.drafter, offline=offline)
+    drafter, drafter_origin = _snapshot(models.drafter, instead, offline=offline)
     return Checkpoints(ModelPaths(target, drafter, (target_origin, drafter_origin)), dtype=None, zoo=None)
 
 
-def _snapshot(model: HubModel, *, offline: bool) -> tuple[Path, str]:
+def _snapshot(model: HubModel, instead: str, *, offline: bool) -> tuple[Path, str]:
+    """``instead``: the other way to run, for the messages."""
     try:
         folder = Path(
             snapshot_download(
@@ -66,12 +69,12 @@ def _snapshot(model: HubModel, *, offline: bool) -> tuple[Path, str]:
         how = "this run is offline (HF_HUB_OFFLINE)" if offline else "the hub could not be reached"
         raise Misconfigured(
             f"{model.repo} (revision {model.revision or 'main'}) is not in the hub cache and {how}; fetch it first "
-            f"(hf download {model.repo}) or run the tiny checkpoints with --models tiny."
+            f"(hf download {model.repo}){instead}."
         ) from error
     except HfHubHTTPError as error:
         raise Misconfigured(
             f"{model.repo} cannot be fetched from the hub: {str(error).splitlines()[0]}; "
-            "check its name, its licence and your token, or use --models tiny."
+            f"check its name, its licence and your token{instead}."
         ) from error
     except OSError as error:
         raise Infra(f"{model.repo} cannot be stored in the hub cache: {error}; free space or set HF_HOME.") from error

@@ -88,7 +88,9 @@ def record_path(state_dir: Path, run_id: str) -> Path:
 
 
 def save(state_dir: Path, record: RunRecord) -> None:
-    write_atomically(record_path(state_dir, record.run_id), record.to_json())
+    path = record_path(state_dir, record.run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, record.to_json())
 
 
 def read(path: Path) -> RunRecord | None:

@@ -199,7 +199,7 @@ def test_judging_a_run_again_ends_with_its_exit_code(harness: Harness, tmp_path:
 
 def test_a_run_folder_that_cannot_be_written_is_no_traceback(harness: Harness, tmp_path: Path) -> None:
     run = finished_run(tmp_path)
-    (run / ".result.json.partial").mkdir()
+    (run / f".result.json.{os.getpid()}.new").mkdir()
     result = harness("judge", run)
     assert result.exit_code == 3
     assert result.output.startswith("infra: the machine refused: ")

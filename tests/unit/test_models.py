@@ -47,6 +47,13 @@ def test_a_repository_that_is_not_cached_is_named_with_what_to_type(hub: Path) -
         hub_checkpoints(EAGLE3, offline=True)
 
 
+def test_tiny_checkpoints_are_not_advised_where_there_are_none(hub: Path) -> None:
+    del hub
+    with pytest.raises(Misconfigured, match="hf download XiaomiMiMo/MiMo-7B-Base") as refused:
+        hub_checkpoints(DEPLOYMENTS["mimo-mtp"].models, offline=True)
+    assert "tiny" not in str(refused.value)
+
+
 def test_a_checkpoint_without_its_weights_is_refused_before_an_engine_looks_for_them(hub: Path) -> None:
     snapshot = cached(hub, TARGET, "config.json", "tokenizer.json")
     # As an interrupted download leaves it: the link is there, the blob is not.
