@@ -18,8 +18,9 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Locations:
-    """``cache`` may be deleted at any time (engines, tiny checkpoints, probe answers). ``state`` holds leases and run
-    records and must be shared by everyone who uses the machine's devices. ``runs`` receives result folders.
+    """``cache`` may be deleted at any time (engines, tiny checkpoints, probe answers). ``state`` holds the
+    leases and run records of one user, apart from the cache because losing it would orphan running servers. ``runs``
+    receives result folders.
     """
 
     cache: Path
@@ -31,8 +32,9 @@ def locate(environment: Mapping[str, str], runs: Path | None) -> Locations:
     """The user's choice first, then the platform's usual places."""
     home_cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = Path(environment.get(CACHE_VARIABLE) or home_cache / "spec-decode-gate")
-    # One folder per machine, not per user: a lease that another user cannot see is no lease.
-    state = Path(environment.get(STATE_VARIABLE) or "/var/tmp/spec-decode-gate")
+    # One folder per user: a run record names processes to end, so nobody else may write one. Another user's lease is
+    # seen all the same, through its machine-wide socket name.
+    state = Path(environment.get(STATE_VARIABLE) or f"/var/tmp/spec-decode-gate-{os.getuid()}")
     return Locations(cache=cache.absolute(), state=state.absolute(), runs=(runs or Path("runs")).absolute())
 
 

@@ -25,6 +25,7 @@ from harness.errors import Infra
 from harness.files import write_atomically
 from harness.runtime import record as records
 from harness.runtime.deadline import Deadline
+from harness.runtime.identity import identify
 from harness.runtime.reaping import find_ours, is_stale, reap_stale
 from harness.runtime.record import RunRecord
 from harness.runtime.state_folder import prepare
@@ -187,7 +188,13 @@ def _still_there(record: RunRecord) -> str | None:
 
 def _held(folder: Path, key: str) -> tuple[str, str]:
     holder = _read_holder(folder, key)
-    who = "a run that left no note" if holder is None else str(holder)
+    if holder is None:
+        who = "a run that left no note"
+    elif identify(holder.pid) is None:
+        # A lock is the machine's, a note is this state folder's: it may be an old one.
+        who = f"what is left of {holder}, which has ended, or by a run with another state folder"
+    else:
+        who = str(holder)
     return f"{key} {holder.run_id if holder else ''}", f"device {key} is held by {who}"
 
 

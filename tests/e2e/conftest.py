@@ -1,4 +1,7 @@
-"""The real engine on CPU: ``SPEC_GATE_E2E_ENGINE`` names an interpreter that has it, else the locked one is built."""
+"""The real engine on CPU: ``SPEC_GATE_E2E_ENGINE`` names an interpreter that has it, else the locked one is built.
+
+The machine must be idle: a lease is the machine's, so another run of the gate would hold the cores that these want.
+"""
 
 from __future__ import annotations
 

@@ -123,6 +123,20 @@ def test_another_state_folder_is_no_way_around_a_lease(tmp_path: Path, key: str)
             pytest.fail("two holders")
 
 
+def test_an_old_note_does_not_pass_for_the_holder(tmp_path: Path, key: str) -> None:
+    with Contender(tmp_path / "one", "ended", key) as ended:
+        assert ended.says().startswith("holds")
+        ended.let_go()
+        ended.process.wait()
+    with Contender(tmp_path / "two", "elsewhere", key) as elsewhere:
+        assert elsewhere.says().startswith("holds")
+        with (
+            pytest.raises(Infra, match=r"run ended .*, which has ended, or by a run with another state folder"),
+            here(tmp_path / "one", key, Deadline.after(0)),
+        ):
+            pytest.fail("two holders")
+
+
 def test_a_killed_holder_frees_its_lease(tmp_path: Path, key: str) -> None:
     with Contender(tmp_path, "first", key) as first:
         assert first.says().startswith("holds")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ def test_the_user_choice_comes_before_the_usual_places(tmp_path: Path) -> None:
     assert usual.runs == Path.cwd() / "runs"
 
 
-def test_the_state_is_one_for_all_users_of_a_machine() -> None:
+def test_the_state_belongs_to_one_user_wherever_the_home_is() -> None:
     assert locate({"HOME": "/home/a"}, None).state == locate({"HOME": "/home/b"}, None).state
+    assert locate({}, None).state.name.endswith(f"-{os.getuid()}")
 
 
 def test_a_folder_is_made_and_left_empty(tmp_path: Path) -> None:
