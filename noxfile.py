@@ -71,9 +71,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session(tags=["self"])
 def tests(session: nox.Session) -> None:
-    """This project's own tests: pure code, and faults injected with a fake engine. No vLLM needed."""
+    """This project's own tests of pure code, and of the runtime with a fake engine. No vLLM needed."""
     session.install("-q", "-e", ".[router,test]")
-    session.run("pytest", *(session.posargs or ("tests/unit", "tests/faults")))
+    session.run("pytest", *(session.posargs or ("tests/unit", "tests/faults", "-m", "not whole_run")))
+
+
+@nox.session(tags=["self"], default=False)
+def faults(session: nox.Session) -> None:
+    """Whole runs of the gate against a fake engine, one fault in each (docs/faults.md); four minutes."""
+    session.install("-q", "-e", ".[test]")
+    session.run("pytest", "tests/faults", *session.posargs)
 
 
 @nox.session(tags=["self"], default=False)

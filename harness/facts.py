@@ -137,6 +137,9 @@ class RouterFacts(Fact):
     served: int | None
     failed: int | None
     per_worker: dict[str, int]
+    # The same by the hop that the backend was asked for; empty in facts of runs before this was kept.
+    prefill_hops: dict[str, int] = {}
+    decode_hops: dict[str, int] = {}
 
 
 class ExpectedCounts(Fact):

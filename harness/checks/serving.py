@@ -45,10 +45,13 @@ def _router_problems(facts: RunFacts, router: RouterFacts | None, figures: Figur
     if router.failed:
         problems.append(f"the router counts {router.failed} failed hops")
     for server in main_servers(facts):
-        routed = router.per_worker.get(server.url)
+        # By the hop, not by the backend alone: a router that takes prefill for decode serves everybody.
+        hops = router.prefill_hops if server.role == "prefill" else router.decode_hops
+        routed = (hops if router.prefill_hops or router.decode_hops else router.per_worker).get(server.url)
         if routed != facts.prompts:
             problems.append(
-                f"the router sent {routed or 0} of {facts.prompts} requests to {server.name} ({server.url})"
+                f"the router sent {routed or 0} of {facts.prompts} requests to {server.name} as its "
+                f"{server.role} server ({server.url})"
             )
     return problems
 

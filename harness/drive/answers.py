@@ -48,7 +48,8 @@ def open_client(connections: int, timeout_s: float) -> httpx.AsyncClient:
 async def post(client: httpx.AsyncClient, url: str, body: Body) -> Answer:
     """Send ``body`` as JSON; every outcome is an `Answer`. Only cancellation passes through."""
     started_at_s = time.monotonic()
-    content = b""
+    # Not bytes: adding to those copies all that came before, seconds of it near the limit.
+    content = bytearray()
     try:
         async with client.stream("POST", url, json=body) as response:
             status = response.status_code
@@ -60,7 +61,7 @@ async def post(client: httpx.AsyncClient, url: str, body: Body) -> Answer:
         return _failed(started_at_s, None, f"{url} did not answer in time ({type(error).__name__})")
     except httpx.HTTPError as error:
         return _failed(started_at_s, None, f"{url}: {type(error).__name__} {error}".rstrip())
-    return read_answer(url, status, content, time.monotonic() - started_at_s)
+    return read_answer(url, status, bytes(content), time.monotonic() - started_at_s)
 
 
 def read_answer(url: str, status: int, content: bytes, duration_s: float) -> Answer:
@@ -70,7 +71,8 @@ def read_answer(url: str, status: int, content: bytes, duration_s: float) -> Ans
         return Answer(status, None, f"{url} answered {status}: {quoted}", None, duration_s)
     try:
         payload = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
+        # RecursionError: brackets in brackets, deeper than Python reads.
         return Answer(status, None, None, f"{url} answered {status} but the body is not JSON: {quoted}", duration_s)
     if not isinstance(payload, dict):
         return Answer(status, None, None, f"{url} answered {status} with a JSON {type(payload).__name__}", duration_s)

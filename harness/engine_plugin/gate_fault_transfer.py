@@ -30,21 +30,19 @@ def _on_arrival(damage: Callable) -> None:
 
 
 def _caches(worker, meta, wanted: Callable) -> list:
-    """(tensor, block ids) of each cache of the layers that ``wanted(name, index, last)`` picks, in layer order.
+    """(layer name, tensor, block ids) of each layer that ``wanted(name, index)`` picks.
 
-    A recurrent layer has two tensors, convolution state and recurrent state; ``index`` counts the layers of the target.
+    ``index`` counts the layers of the target and is None for the drafter's own.
     """
     layers = target_layers(worker)
     found = []
     for group, blocks in zip(worker.kv_cache_config.transfer_groups, meta.local_physical_block_ids, strict=True):
         for name in group.layer_names:
             cache = worker.device_kv_caches.get(name)
-            if cache is None or not wanted(name, layers.get(name)):
-                continue
-            tensors = cache if isinstance(cache, list | tuple) else (cache,)
-            found += [(name, part, tensor, list(blocks)) for part, tensor in enumerate(tensors)]
-    if not found:
-        raise LookupError(f"no cache to damage among {sorted(worker.device_kv_caches)}")
+            if cache is not None and wanted(name, layers.get(name)):
+                found.append((name, cache, list(blocks)))
+    if not any(blocks for _, _, blocks in found):
+        raise LookupError(f"no block to damage among {sorted(worker.device_kv_caches)}")
     return found
 
 
@@ -59,12 +57,28 @@ def target_layers(worker) -> dict:
     return indexed
 
 
-def _zero(wanted: Callable, blocks_of: Callable = lambda blocks: blocks, part: int | None = None) -> Callable:
+def _zero(wanted: Callable, blocks_of: Callable = lambda blocks: blocks) -> Callable:
     def damage(worker, meta) -> None:
-        for _, index, tensor, blocks in _caches(worker, meta, wanted):
-            if part is None or index == part:
-                for block in blocks_of(blocks):
-                    tensor[block].zero_()
+        for _, tensor, blocks in _caches(worker, meta, wanted):
+            for block in blocks_of(blocks):
+                tensor[block].zero_()
+
+    return damage
+
+
+def _zero_state(part: str) -> Callable:
+    """Linear attention keeps both states of a block in one page: the convolution's bytes, then the recurrent ones."""
+
+    def damage(worker, meta) -> None:
+        import torch
+
+        convolution, recurrent = worker._mamba_ssm_size
+        start, length = (0, convolution) if part == "convolution" else (convolution, recurrent)
+        for _, tensor, blocks in _caches(worker, meta, _is_linear):
+            for block in blocks:
+                # `view` refuses what it would have to copy, so a fault cannot spend itself on a copy.
+                page = tensor[block].view(torch.uint8).view(-1)
+                page[start : start + length].zero_()
 
     return damage
 
@@ -102,15 +116,15 @@ def drafter_missing(argument: str) -> None:
 
 def recurrent_lost(argument: str) -> None:
     """The recurrent state of linear attention is not sent."""
-    _on_arrival(_zero(_is_recurrent, part=1))
+    _on_arrival(_zero_state("recurrent"))
 
 
 def convolution_lost(argument: str) -> None:
     """The convolution state of linear attention is not sent."""
-    _on_arrival(_zero(_is_recurrent, part=0))
+    _on_arrival(_zero_state("convolution"))
 
 
-def _is_recurrent(name: str, _layer) -> bool:
+def _is_linear(name: str, _layer) -> bool:
     return "linear_attn" in name
 
 
@@ -118,11 +132,11 @@ def _of_another(wanted: Callable) -> None:
     kept: dict = {}
 
     def damage(worker, meta) -> None:
-        for name, part, tensor, blocks in _caches(worker, meta, wanted):
+        for name, tensor, blocks in _caches(worker, meta, wanted):
             arrived = [tensor[block].clone() for block in blocks]
-            for block, old in zip(blocks, kept.get((name, part), []), strict=False):
+            for block, old in zip(blocks, kept.get(name, []), strict=False):
                 tensor[block].copy_(old)
-            kept[name, part] = arrived
+            kept[name] = arrived
 
     _on_arrival(damage)
 
@@ -134,7 +148,7 @@ def of_another_request(argument: str) -> None:
 
 def recurrent_stale(argument: str) -> None:
     """Convolution and recurrent state are those of the request before; attention KV is right."""
-    _of_another(_is_recurrent)
+    _of_another(_is_linear)
 
 
 def never_sent(argument: str) -> None:

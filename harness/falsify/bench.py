@@ -75,11 +75,18 @@ class Guest:
     def check(self) -> None:
         self._servers.check()
 
+    def check_within(self, seconds: float) -> None:
+        self._servers.check_within(seconds)
+
+    def stop(self, name: str, *, grace_s: float, deadline: Deadline) -> ReapReport:
+        self._started.remove(name)
+        return self._servers.stop(name, grace_s=grace_s, deadline=deadline)
+
     def stop_all(self, *, grace_s: float, deadline: Deadline) -> ReapReport:
         """Stop this run's servers, front first: a router whose backends are gone would only complain."""
         reports = []
         while self._started:
-            reports.append(self._servers.stop(self._started.pop(), grace_s=grace_s, deadline=deadline))
+            reports.append(self.stop(self._started[-1], grace_s=grace_s, deadline=deadline))
         return _together(reports)
 
 

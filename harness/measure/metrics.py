@@ -53,18 +53,22 @@ def parse_page(text: str, url: str, taken_at_s: float) -> Snapshot:
 
 
 def fetch(url: str, timeout_s: float = 10.0) -> Snapshot:
-    """One page over HTTP. Raises `UnreadablePage` naming ``url`` when it cannot be had."""
+    """One page over HTTP, whole within ``timeout_s``. Raises `UnreadablePage` naming ``url`` when it cannot be had."""
+    until_s = time.monotonic() + timeout_s
     # trust_env off: a proxy from the environment must not stand between the harness and its own loopback servers.
     try:
         with (
             httpx.Client(trust_env=False, timeout=timeout_s) as client,
             client.stream("GET", url) as response,
         ):
-            body = b""
+            body = bytearray()
             for chunk in response.iter_bytes():
                 body += chunk
                 if len(body) > PAGE_LIMIT_BYTES:
                     raise UnreadablePage(f"{url} sent more than {PAGE_LIMIT_BYTES} bytes")
+                # httpx bounds each read, not the page: a byte now and then must not hold the run for ever.
+                if time.monotonic() > until_s:
+                    raise UnreadablePage(f"{url} did not send its whole page within {timeout_s:g} s")
             status = response.status_code
     except httpx.HTTPError as error:
         raise UnreadablePage(f"{url} did not answer: {type(error).__name__} {error}") from error

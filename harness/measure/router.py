@@ -22,12 +22,14 @@ def router_facts(before: Snapshot, after: Snapshot) -> RouterFacts:
     ``before`` is taken after the smoke request: the router shows a series only from its first event on.
     """
     run = delta(before, after)
-    per_worker = _per_worker(run, _PREFILL) | _per_worker(run, _DECODE)
+    prefill, decode = _per_worker(run, _PREFILL), _per_worker(run, _DECODE)
     return RouterFacts(
         mode="vllm-router",
         served=round(total(run, _DECODE)),
         failed=sum(round(total(run, name)) for name in _ERRORS if has(run, name)),
-        per_worker=per_worker,
+        per_worker={url: prefill.get(url, 0) + decode.get(url, 0) for url in (*prefill, *decode)},
+        prefill_hops=prefill,
+        decode_hops=decode,
     )
 
 

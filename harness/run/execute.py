@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 from harness.deployments import KvBuffer
-from harness.errors import GateError
+from harness.errors import EngineFailed, GateError
 from harness.expectations import Context, apply
 from harness.facts import CheckResult, RunFacts
 from harness.files import write_atomically
@@ -23,6 +23,7 @@ from harness.plan.render import as_json
 from harness.plan.types import Allocation, Plan, Stage
 from harness.report.terminal import Progress
 from harness.result import Result
+from harness.run.blame import blame_others, disk_is_full
 from harness.run.collect import adjustments_made, facts_of
 from harness.run.interrupts import Interrupts
 from harness.run.journal import Journal
@@ -48,6 +49,8 @@ from harness.verdict import Verdict
 _IMPORT_S = 180
 _START_S = 30
 _RELEASE_S = 60
+# A broken connection is seen before the end of the process that broke it: so long for the end to be reported.
+_NEWS_S = 0.5
 
 # Checks that say nothing without a reference server.
 _COMPARING = ("output_matches_reference", "token_match", "identical_outputs", "deterministic_all_match")
@@ -77,7 +80,13 @@ class Run:
                 plan, lease = self._lease(prepared, buffer, held)
             record = self._record(lease.keys)
             used_before = memory_used(lease.keys)
-            observations = self._stages(prepared, plan, record, lease.descriptors)
+            try:
+                observations = self._stages(prepared, plan, record, lease.descriptors)
+            except EngineFailed as error:
+                # Its own servers are gone by now: what still holds their place is somebody else's.
+                with self.signals.ignored():
+                    blame_others(error, plan, lease.keys, used_before)
+                raise
             with self.journal.phase("release"), self.signals.ignored():
                 wait_released(lease.keys, used_before, Deadline.after(_RELEASE_S))
         self.result.trace = files_per_process(read_processes(self.run_dir / TRACE_FOLDER))
@@ -239,7 +248,11 @@ class Run:
             servers.watch(server.name)
         self.journal.detail("every server answers; one request through the whole route")
         with self.signals.polled():
-            smoke(prepared.workload, stage, self.request.deployment, logs)
+            try:
+                smoke(prepared.workload, stage, self.request.deployment, logs)
+            except EngineFailed:
+                servers.check_within(_NEWS_S)
+                raise
         servers.check()
 
     def _observe(
@@ -252,11 +265,18 @@ class Run:
         def progress(done: int, total: int) -> None:
             self.progress.count(done, total, "requests")
 
-        observed = observe(
-            self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress, earlier
-        )
+        try:
+            observed = observe(
+                self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress, earlier
+            )
+        except EngineFailed:
+            servers.check_within(_NEWS_S)
+            raise
         # A server may have died after its last answer, and its metrics page been the last thing it said.
-        servers.check()
+        if all(server.answered_after_run for part in observed for server in part.servers):
+            servers.check()
+        else:
+            servers.check_within(_NEWS_S)
         return observed
 
     def _note_cleanup(self, report: ReapReport) -> None:
@@ -281,6 +301,9 @@ def concluded(run: Run, body: Callable[[], None]) -> None:
         result.log = str(error.log) if error.log else None
         if result.root_line is None and error.log is not None and (root := root_error(error.log)) is not None:
             result.root_line = root.line
+        if isinstance(error, EngineFailed) and disk_is_full(run.run_dir):
+            result.verdict = Verdict.INFRA
+            result.reason = f"The disk of {run.run_dir} is full, so what followed says nothing of the engine: {error}"
     except KeyboardInterrupt:
         result.verdict, result.reason = Verdict.INTERRUPTED, "Interrupted; everything this run started was ended."
     except OSError as error:

@@ -118,6 +118,8 @@ def _registry(folder: Path) -> Iterator[list[Taken]]:
             data = json.loads(path.read_text())
         except FileNotFoundError:
             data = []
+        except ValueError as error:
+            raise Infra(f"the port registry {path} cannot be read ({error}); remove it when no run is on") from error
         entries = [Taken(**{**entry, "owner": ProcessId(**entry["owner"])}) for entry in data]
         # A killed runner's servers may still hold its ports until its record is gone.
         entries = [entry for entry in entries if alive(entry.owner) or record_path(folder, entry.run_id).exists()]

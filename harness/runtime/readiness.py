@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from harness.runtime.deadline import Deadline
 from harness.runtime.logs import root_error, tail
 
 _ASK_TIMEOUT_S = 2.0
+# A list of models is a few hundred bytes; an endless page must not fill the memory.
+_PAGE_LIMIT_BYTES = 1 << 20
 # What a ZeroMQ socket sends on every connection before it has heard anything: the signature, and not a byte more.
 _ZMTP_SIGNATURE_BYTES = 10
 
@@ -116,7 +119,7 @@ class ModelListed:
     def _judge(self, response: httpx.Response) -> Seen:
         try:
             names = [entry["id"] for entry in response.json()["data"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return Seen(False, f"not a model list: {response.text[:200]}")
         return Seen(self.model in names, f"models {', '.join(map(str, names)) or 'none'}")
 
@@ -269,8 +272,20 @@ def _get(url: str, deadline: Deadline, judge: Callable[[httpx.Response], Seen]) 
     timeout_s = max(0.05, min(_ASK_TIMEOUT_S, deadline.remaining()))
     try:
         # Without verification no certificates are loaded, which would cost more CPU than the request. It is plain HTTP.
-        with httpx.Client(trust_env=False, verify=False, timeout=timeout_s) as client:
-            response = client.get(url)
+        with (
+            httpx.Client(trust_env=False, verify=False, timeout=timeout_s) as client,
+            client.stream("GET", url) as streamed,
+        ):
+            body = bytearray()
+            # httpx bounds each read, not the answer: a byte now and then must not look like a healthy server for ever.
+            until_s = time.monotonic() + timeout_s
+            for chunk in streamed.iter_bytes():
+                body += chunk
+                if len(body) > _PAGE_LIMIT_BYTES:
+                    return Seen(False, f"{url} sent more than {_PAGE_LIMIT_BYTES} bytes")
+                if time.monotonic() > until_s:
+                    return Seen(False, f"{url} did not end its answer within {timeout_s:.1f} s")
+            response = httpx.Response(streamed.status_code, content=bytes(body))
     except httpx.HTTPError as error:
         return Seen(False, f"{type(error).__name__}: {error}")
     if not response.is_success:

@@ -3,6 +3,8 @@
 Their names (``psm_...``, ``sem.mp-...``) say nothing of the owner, so a segment counts as ours only if a process of
 ours had it mapped before it was stopped, and is removed only if nothing maps it any more, it is this user's and it is
 not older than our processes.
+Segments are told apart by inode: a named semaphore is mapped under a scratch name that is gone by the time it has its
+own, so its mapping reads "(deleted)" while the semaphore lives on.
 Limitation: a segment that was created but not mapped at the time of the stop stays.
 """
 
@@ -17,25 +19,23 @@ from harness.runtime.identity import ProcessId, process_table
 _FOLDER = "/dev/shm/"
 
 
-def parse_maps(text: str) -> set[str]:
-    """Paths under /dev/shm in a /proc/<pid>/maps; those already unlinked are not there to remove."""
-    paths = set()
-    for line in text.splitlines():
-        start = line.find(_FOLDER)
-        if start >= 0 and not line.endswith(" (deleted)"):
-            paths.add(line[start:])
-    return paths
+def parse_maps(text: str) -> set[int]:
+    """Inodes of what lies (or lay, under this name) in /dev/shm in a /proc/<pid>/maps."""
+    return {int(line.split()[4]) for line in text.splitlines() if _FOLDER in line}
 
 
 def mapped_segments(processes: Collection[ProcessId]) -> set[str]:
-    """Segments that any of ``processes`` has mapped now."""
-    found: set[str] = set()
+    """Segments that any of ``processes`` has mapped now; one without a name left is not there to remove."""
+    inodes: set[int] = set()
     for process in processes:
         try:
-            found |= parse_maps(Path(f"/proc/{process.pid}/maps").read_text(errors="replace"))
+            inodes |= parse_maps(Path(f"/proc/{process.pid}/maps").read_text(errors="replace"))
         except OSError:
             continue
-    return found
+    if not inodes:
+        return set()
+    with os.scandir(_FOLDER) as entries:
+        return {entry.path for entry in entries if entry.inode() in inodes}
 
 
 def remove_leftovers(segments: Collection[str], not_before: float) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -43,6 +44,8 @@ def prepare(state_dir: Path) -> Path:
                 "exclude nobody on other machines and not always on this one; choose a local folder with "
                 "SPEC_GATE_STATE"
             )
+        if not os.access(resolved, os.W_OK | os.X_OK):
+            raise OSError(errno.EROFS, "it cannot be written")
         fd = os.open(resolved, os.O_RDONLY)
         try:
             # Shared, so that two runs that start together do not meet here.

@@ -116,6 +116,17 @@ class Servers:
         if self._failure is not None:
             raise self._failure
 
+    def check_within(self, seconds: float) -> None:
+        """`check`, giving news that is still on its way ``seconds`` to arrive. For when an answer failed to come: if
+        its server died, that is the cause, and it is seen a moment later than its consequence."""
+        deadline = Deadline.after(seconds)
+        while self._failure is None and not self._ended:
+            try:
+                self._note(self._events.get(timeout=max(0.01, deadline.remaining())))
+            except queue.Empty:
+                break
+        self.check()
+
     def stop(self, name: str, *, grace_s: float, deadline: Deadline) -> ReapReport:
         """End one server with everything below it. Raises `Infra` when the supervisor has ended."""
         return self._stop({"op": "stop", "name": name}, grace_s, deadline)

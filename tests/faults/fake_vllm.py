@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Fake:
     """One server: its options, what goes wrong with it, and what it has counted."""
 
     def __init__(self, argv: list[str]) -> None:
-        values = dict(zip(argv, argv[1:], strict=False))
+        values = dict(pairwise(argv))
         self.port = int(values["--port"])
         self.model = values["--model"]
         self.served = values["--served-model-name"]
@@ -144,7 +145,6 @@ def start(fake: Fake) -> None:
     if (code := faults.get("exit")) is not None:
         sys.exit(code)
     if (number := faults.get("signal")) is not None:
-        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     if faults.get("silent"):
         _idle()
@@ -431,7 +431,7 @@ def main(argv: list[str]) -> None:
         case ["-m", "vllm.entrypoints.openai.api_server", *options]:
             start(Fake(options))
         case [program, *options] if program.endswith("importer.py"):
-            values = dict(zip(options, options[1:], strict=False))
+            values = dict(pairwise(options))
             import_once(int(values["--commands-fd"]), int(values["--events-fd"]))
         case other:
             sys.exit(f"this engine knows no {other}")

@@ -156,6 +156,17 @@ def test_an_aborted_request_is_not_served() -> None:
         ),
         (RouterFacts(mode="vllm-router", served=4, failed=0, per_worker={cf.DECODE: 4}), "sent 0 of 4"),
         (RouterFacts(mode="direct", served=None, failed=None, per_worker={}), "not known"),
+        (
+            RouterFacts(
+                mode="vllm-router",
+                served=4,
+                failed=0,
+                per_worker={cf.PREFILL: 4, cf.DECODE: 4},
+                prefill_hops={cf.DECODE: 4},
+                decode_hops={cf.PREFILL: 4},
+            ),
+            "sent 0 of 4 requests to prefill-0 as its prefill server",
+        ),
     ],
 )
 def test_a_router_that_did_not_serve_all_fails(router: RouterFacts | None, word: str) -> None:

@@ -174,6 +174,8 @@ def test_the_router_counts_hops_and_failures_per_worker() -> None:
     assert found.served == 5
     assert found.failed == 2
     assert found.per_worker == {"http://127.0.0.1:18100": 5, "http://127.0.0.1:18200": 5}
+    assert len(found.prefill_hops) == len(found.decode_hops) == 1
+    assert found.prefill_hops | found.decode_hops == found.per_worker
 
 
 def test_a_router_that_counts_nothing_is_an_error() -> None:

@@ -11,13 +11,27 @@ from harness.runtime.identity import own_identity
 from harness.runtime.shared_memory import mapped_segments, parse_maps, remove_leftovers
 
 
-def test_only_segments_that_still_have_a_name_are_found() -> None:
+def test_what_lies_in_shared_memory_is_told_by_its_inode() -> None:
     text = """\
 7f00-7f01 rw-s 00000000 00:17 5  /dev/shm/psm_1234
 7f02-7f03 rw-s 00000000 00:17 6  /dev/shm/sem.mp-abc (deleted)
 7f04-7f05 r-xp 00000000 00:17 7  /usr/lib/libc.so.6
 """
-    assert parse_maps(text) == {"/dev/shm/psm_1234"}
+    assert parse_maps(text) == {5, 6}
+
+
+def test_a_segment_is_found_under_the_name_that_it_has_now(segment: Path) -> None:
+    scratch = segment.with_suffix(".scratch")
+    scratch.write_bytes(bytes(4096))
+    try:
+        with scratch.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            scratch.rename(segment)
+            assert str(segment) in mapped_segments([own_identity()])
+            segment.unlink()
+            assert str(segment) not in mapped_segments([own_identity()])
+    finally:
+        segment.unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ ROUTER = (
         "router-backends-one",
         "router",
         "eagle3-pd",
-        "the real router knows the decode server only, in both roles",
+        "the real router knows the decode server only, in both roles, and refuses",
         (RouterBackends(prefill="decode", decode="decode"),),
-        "roles_served_all",
+        "ready",
     ),
     _router("prefill-bypassed", "requests go straight to decode", "roles_served_all", smoke=True),
     _router("params-dropped", "decode is not told where the KV is", "kv_moved", "mtp-pd"),
@@ -52,5 +52,5 @@ ROUTER = (
     _router("refused", "each fifth answer is a 503", "requests_succeeded"),
     _router("usage-wrong", "usage counts one token less than the answer holds", "token_counts"),
     _router("last-token-wrong", "the last token of each fifth answer is another one", _TEXT, hub=""),
-    _router("answer-of-another", "each fifth answer is that of the request before", _TEXT),
+    _router("answer-of-another", "each second answer is that of the request before", _TEXT),
 )
