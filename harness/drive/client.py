@@ -13,7 +13,7 @@ import httpx
 
 from harness.drive.answers import Answer, Body, open_client, post
 from harness.drive.handoff import Route
-from harness.drive.record import to_facts
+from harness.drive.record import to_facts, without_secrets
 from harness.drive.workloads import Prompt
 from harness.errors import EngineFailed, Infra
 from harness.facts import RequestFacts, RequestStage
@@ -24,7 +24,10 @@ _ALIVE_INTERVAL_S = 0.25
 
 @dataclass(frozen=True)
 class Sending:
-    """How every request of a workload is made. ``ignore_eos`` only where the length is computed beforehand (tiny)."""
+    """How every request of a workload is made. ``ignore_eos`` only where the length is computed beforehand (tiny).
+
+    ``secrets``: values that a record must not hold, should a server quote them in an error.
+    """
 
     model: str
     stage: RequestStage
@@ -32,6 +35,7 @@ class Sending:
     request_timeout_s: float
     concurrency: int = 1
     seed: int = 0
+    secrets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ async def _request(
     except TimeoutError:
         waited_s = time.monotonic() - started_at_s
         answer = Answer(None, None, f"no answer within {sending.request_timeout_s:g} s", None, waited_s)
-    return to_facts(answer, index, prompt.prompt, sending.stage, started_at_s)
+    return to_facts(without_secrets(answer, sending.secrets), index, prompt.prompt, sending.stage, started_at_s)
 
 
 def completion_body(prompt: Encoded, sending: Sending) -> Body:

@@ -8,6 +8,16 @@ from dataclasses import replace
 from harness.drive.answers import Answer
 from harness.drive.workloads import Prompt
 from harness.facts import RequestFacts, RequestStage
+from harness.report.redact import redact_text
+
+
+def without_secrets(answer: Answer, secrets: frozenset[str]) -> Answer:
+    """The answer with what its errors quote redacted: they go into files that others read."""
+    return replace(
+        answer,
+        error=redact_text(answer.error, secrets) if answer.error else answer.error,
+        body_error=redact_text(answer.body_error, secrets) if answer.body_error else answer.body_error,
+    )
 
 
 def to_facts(answer: Answer, index: int, prompt: Prompt, stage: RequestStage, started_at_s: float) -> RequestFacts:

@@ -16,7 +16,7 @@ from harness.zoo.chain import build_chain
 from harness.zoo.stream import Weights, build_stream
 from harness.zoo.tokens import BOS, BOS_ID
 
-Damage = Literal["zero", "shuffled", "shifted", "own-embeddings", "blind", "other", "adds-bos"]
+Damage = Literal["zero", "shuffled", "shifted", "own-embeddings", "blind", "other", "soft", "adds-bos"]
 
 # Far from every seed of the zoo.
 _OTHER_SEED = 1000
@@ -106,6 +106,12 @@ def _target_other(_: Weights, zoo: ZooModel) -> Weights:
     return (qwen.target if shared else llama.target)(chain)[0]
 
 
+def _target_soft(weights: Weights, _: ZooModel) -> Weights:
+    # Greedy text stays what it was; at temperature 1 a token in three is another one. As they are, the tiny models are
+    # one-hot at every temperature that the engine accepts.
+    return weights | {"lm_head.weight": weights["lm_head.weight"] * np.float32(0.05)}
+
+
 def _unchanged(weights: Weights, _: ZooModel) -> Weights:
     return weights
 
@@ -141,5 +147,6 @@ _MTP: dict[Damage, Callable[[Weights, ZooModel], Weights]] = {
 }
 _TARGET: dict[Damage, Callable[[Weights, ZooModel], Weights]] = {
     "other": _target_other,
+    "soft": _target_soft,
     "adds-bos": _unchanged,
 }

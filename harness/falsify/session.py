@@ -30,7 +30,7 @@ BY_NAME: dict[str, Mutation] = {mutation.name: mutation for mutation in (*CONTRO
 
 # A mutated server may hang. Warm, a pair is ready in 3 s (11 s with two ranks) and a request takes a third of one; a
 # clean control may be the first start on this machine.
-TIMEOUTS = Timeouts(ready_s=20, drive_s=90, request_s=5, stop_s=12, settle_s=1.5)
+TIMEOUTS = Timeouts(ready_s=20, drive_s=90, request_s=10, stop_s=12, settle_s=1.5)
 COLD = replace(TIMEOUTS, ready_s=300, request_s=60)
 
 # More than a run has by default, to be done sooner; what is computed does not depend on it.
@@ -68,7 +68,7 @@ def select(selection: Selection) -> tuple[Mutation, ...]:
         control
         for control in CONTROLS
         if control.name in selection.names
-        or (control.deployment in concerned and not (selection.smoke and control.name.endswith("stand-in")))
+        or (control.deployment in concerned and (control.name.endswith("clean") or not selection.smoke))
     ]
     # By deployment, so that what they share is found out once.
     return tuple(sorted((*controls, *chosen), key=lambda one: (one.family != "control", one.deployment)))

@@ -150,7 +150,7 @@ def template(text: str) -> str:
 REWRITES: dict[str, Callable[[Body], Body]] = {
     "double-bos": lambda body: body | {"prompt": "<s><s>" + body["prompt"]},
     "template-twice": lambda body: body | {"prompt": template(template(body["prompt"]))},
-    "hot": lambda body: body | {"temperature": 1000.0, "seed": None},
+    "hot": lambda body: body | {"temperature": 1.0},
     "max-tokens-cut": lambda body: body | {"max_tokens": max(1, body["max_tokens"] // 2)},
     "prompt-cut": lambda body: body | {"prompt": body["prompt"][len(body["prompt"]) // 2 :]},
 }

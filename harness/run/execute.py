@@ -25,6 +25,7 @@ from harness.report.terminal import Progress
 from harness.result import Result
 from harness.run.blame import blame_others, disk_is_full
 from harness.run.collect import adjustments_made, facts_of
+from harness.run.finish import own_secrets
 from harness.run.interrupts import Interrupts
 from harness.run.journal import Journal
 from harness.run.judge import conclude, run_assertions
@@ -249,7 +250,7 @@ class Run:
         self.journal.detail("every server answers; one request through the whole route")
         with self.signals.polled():
             try:
-                smoke(prepared.workload, stage, self.request.deployment, logs)
+                smoke(prepared.workload, stage, self.request.deployment, logs, own_secrets(self.request.inherited))
             except EngineFailed:
                 servers.check_within(_NEWS_S)
                 raise
@@ -267,7 +268,15 @@ class Run:
 
         try:
             observed = observe(
-                self.request.deployment, stage, prepared.workload, self.run_dir, self.journal, alive, progress, earlier
+                self.request.deployment,
+                stage,
+                prepared.workload,
+                self.run_dir,
+                self.journal,
+                alive,
+                progress,
+                earlier,
+                own_secrets(self.request.inherited),
             )
         except EngineFailed:
             servers.check_within(_NEWS_S)

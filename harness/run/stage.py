@@ -67,13 +67,15 @@ def encode_workload(workload: Workload, part: Part, model: str) -> tuple[Encoded
     return encode(workload.prompts, part.servers[0].url, model)
 
 
-def smoke(workload: Workload, stage: Stage, deployment: Deployment, logs: Path) -> None:
+def smoke(
+    workload: Workload, stage: Stage, deployment: Deployment, logs: Path, secrets: frozenset[str] = frozenset()
+) -> None:
     """One completion through each route before anything is counted. Raises EngineFailed quoting the answer.
 
-    ``logs``: the folder of the servers' logs, to point at the one that says why.
+    ``logs``: the folder of the servers' logs, to point at the one that says why. ``secrets``: see `Sending`.
     """
     for part in stage.parts:
-        answer = _ask_smoke(workload, route_of(part), part, deployment)
+        answer = _ask_smoke(workload, route_of(part), part, deployment, secrets)
         if problem := problem_of(answer):
             log = _log_with_cause(part, logs)
             raise EngineFailed(
@@ -101,18 +103,28 @@ def problem_of(answer: RequestFacts) -> str | None:
     return None
 
 
-def _ask_smoke(workload: Workload, route: Route, part: Part, deployment: Deployment) -> RequestFacts:
+def _ask_smoke(
+    workload: Workload, route: Route, part: Part, deployment: Deployment, secrets: frozenset[str]
+) -> RequestFacts:
     encoded = Encoded(workload.smoke, workload.smoke.text or "")
-    return ask(encoded, route, _sending(workload, part, part.name, deployment, concurrency=1))
+    return ask(encoded, route, _sending(workload, part, part.name, deployment, 1, secrets))
 
 
-def _sending(workload: Workload, part: Part, stage: RequestStage, deployment: Deployment, concurrency: int) -> Sending:
+def _sending(
+    workload: Workload,
+    part: Part,
+    stage: RequestStage,
+    deployment: Deployment,
+    concurrency: int,
+    secrets: frozenset[str],
+) -> Sending:
     return Sending(
         model=part.servers[0].served_model,
         stage=stage,
         ignore_eos=workload.ignore_eos,
         request_timeout_s=deployment.timeouts.request_s,
         concurrency=concurrency,
+        secrets=secrets,
     )
 
 
@@ -125,6 +137,7 @@ def observe(
     alive: Callable[[], None],
     progress: Callable[[int, int], None],
     earlier: tuple[StageObservation, ...] = (),
+    secrets: frozenset[str] = frozenset(),
 ) -> tuple[StageObservation, ...]:
     """Drive the workload through each part of the stage and read its servers before, during and after.
 
@@ -133,7 +146,9 @@ def observe(
     """
     found: list[StageObservation] = []
     for part in stage.parts:
-        found.append(_observe_part(deployment, part, workload, run_dir, journal, alive, progress, (*earlier, *found)))
+        found.append(
+            _observe_part(deployment, part, workload, run_dir, journal, alive, progress, (*earlier, *found), secrets)
+        )
     return tuple(found)
 
 
@@ -146,6 +161,7 @@ def _observe_part(
     alive: Callable[[], None],
     progress: Callable[[int, int], None],
     earlier: tuple[StageObservation, ...],
+    secrets: frozenset[str],
 ) -> StageObservation:
     pages = Pages(part, run_dir)
     encoded = encode_workload(workload, part, part.servers[0].served_model)
@@ -162,7 +178,7 @@ def _observe_part(
         return drive(
             encoded,
             route_of(part),
-            _sending(workload, part, to, deployment, workload.concurrency),
+            _sending(workload, part, to, deployment, workload.concurrency, secrets),
             records=run_dir / "requests.jsonl",
             budget_s=deployment.timeouts.drive_s,
             alive=alive,
@@ -180,7 +196,7 @@ def _observe_part(
     journal.detail("asking every server once more")
     return StageObservation(
         stage=part.name,
-        servers=tuple(_after(server, pages, workload, part, deployment) for server in part.servers),
+        servers=tuple(_after(server, pages, workload, part, deployment, secrets) for server in part.servers),
         requests=requests,
         router=router,
         router_error=router_error,
@@ -205,10 +221,10 @@ def _disagrees(
 
 
 def _after(
-    server: ServerPlan, pages: Pages, workload: Workload, part: Part, deployment: Deployment
+    server: ServerPlan, pages: Pages, workload: Workload, part: Part, deployment: Deployment, secrets: frozenset[str]
 ) -> ServerObservation:
     # Straight to the server: a router would hide which of the two no longer answers.
-    problem = problem_of(_ask_smoke(workload, Through(server.url), part, deployment))
+    problem = problem_of(_ask_smoke(workload, Through(server.url), part, deployment, secrets))
     return ServerObservation(
         server,
         pages.of(server),

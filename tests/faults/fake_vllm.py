@@ -173,9 +173,9 @@ def start(fake: Fake) -> None:
     for name in faults.get("shared_memory", ()):
         _segment(name)
     if faults.get("semaphore"):
-        import _multiprocessing
+        import _multiprocessing  # type: ignore[import-not-found]
 
-        fake.children_semaphore = _multiprocessing.SemLock(1, 1, 1, f"/{faults['semaphore']}", False)  # type: ignore[attr-defined]
+        globals()["_semaphore"] = _multiprocessing.SemLock(1, 1, 1, f"/{faults['semaphore']}", False)
     if megabytes := faults.get("log_mib"):
         _chat(int(megabytes))
     threading.Thread(target=_greet, args=(fake.side_channel, faults.get("side_channel")), daemon=True).start()
@@ -295,9 +295,11 @@ def _answer(fake: Fake, connection: socket.socket, path: str, body: bytes) -> No
     kinds = {"/health": "health", "/v1/models": "models", "/metrics": "metrics", "/v1/completions": "completions"}
     kind = kinds.get(path, "other")
     if kind == "completions":
-        fake.asked += 1
+        with fake.lock:
+            fake.asked += 1
+            number = fake.asked
         time.sleep(float(fake.faults.get("slow_s", 0.0)))
-        if fake.asked == fake.faults.get("dies_at"):
+        if number == fake.faults.get("dies_at"):
             _die(fake, str(fake.faults["dies"]))
     mode = fake.faults.get(kind)
     if mode is not None and fake.asked >= int(fake.faults.get("from", 0)):

@@ -23,6 +23,8 @@ import pytest
 from harness.deployments.types import Timeouts
 from harness.plan.types import Plan, ServerPlan
 from harness.run import blame, execute
+from harness.run.launch import server_spec
+from harness.run.stage import observe
 from harness.runtime import state_folder
 from harness.runtime.deadline import Deadline
 from harness.runtime.devices import wait_released
@@ -46,9 +48,8 @@ def judged(outcome: Outcome, verdict: Verdict, reason: str = "") -> None:
         assert (outcome.result.verdict, outcome.result.reason) == (verdict, outcome.shown.reason)
 
 
-def in_drive(patch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> None:
+def in_drive(patch: pytest.MonkeyPatch, act: Callable[[Path], object]) -> None:
     """Do ``act(run folder)`` when every server is ready and the workload is about to be sent."""
-    observe = execute.observe
 
     def observed(*arguments: Any) -> Any:
         act(arguments[3])
@@ -221,13 +222,12 @@ def test_a_stranger_on_a_port_before_the_start(whole: Whole) -> None:
 def test_a_stranger_that_takes_the_port_between_the_check_and_the_start(
     whole: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    specify = execute.server_spec
     with ExitStack() as held:
 
         def take(server: ServerPlan, *rest: Any) -> Any:
             if server.name == "decode-0":
                 held.enter_context(socket.create_server((server.host, server.port)))
-            return specify(server, *rest)
+            return server_spec(server, *rest)
 
         monkeypatch.setattr(execute, "server_spec", take)
         judged(whole.run(), INFRA, f"already in use by pid {os.getpid()}")
@@ -320,8 +320,11 @@ def test_a_folder_in_place_of_a_file_of_the_run(whole: Whole, monkeypatch: pytes
 
 
 def test_a_result_that_was_left_half_written(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_drive(monkeypatch, lambda run: (run / ".result.json.1.new").write_text('{"verdict": "pa'))
-    in_drive(monkeypatch, lambda run: (run / "result.json").write_text('{"verdict": "pa'))
+    def tear(run: Path) -> None:
+        (run / ".result.json.1.new").write_text('{"verdict": "pa')
+        (run / "result.json").write_text('{"verdict": "pa')
+
+    in_drive(monkeypatch, tear)
     judged(whole.run(), PASS)
 
 
@@ -343,7 +346,9 @@ def test_a_long_log_before_a_failure(whole: Whole) -> None:
 
 
 def test_device_memory_that_is_not_released(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    holds = functools.partial(dict.fromkeys, whole.keys)
+    def holds(used_bytes: int) -> dict[str, int]:
+        return dict.fromkeys(whole.keys, used_bytes)
+
     monkeypatch.setattr(execute, "memory_used", lambda _: holds(0))
     monkeypatch.setattr(execute, "wait_released", functools.partial(wait_released, used=lambda _: holds(40 << 30)))
     monkeypatch.setattr(execute, "_RELEASE_S", 0.3)

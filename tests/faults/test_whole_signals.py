@@ -40,17 +40,18 @@ class Signalled:
     verdict: Verdict
 
     def __str__(self) -> str:
-        return f"{self.number.name} to the {self.target} in {self.phase}"
+        article = "" if self.target.endswith("-0") else "the "
+        return f"{self.number.name} to {article}{self.target} in {self.phase}"
 
 
 SIGNALS = (
     *(Signalled(phase, "runner", INT, INTERRUPTED) for phase in ("launch", "ready", "drive")),
-    *(Signalled(phase, "runner", TERM, INTERRUPTED) for phase in ("launch", "ready", "drive")),
-    *(Signalled(phase, "runner", HUP, INTERRUPTED) for phase in ("ready", "drive")),
+    *(Signalled(phase, "runner", TERM, INTERRUPTED) for phase in ("ready", "drive")),
+    Signalled("drive", "runner", HUP, INTERRUPTED),
     # From the first moment the folder holds a result that says so.
     *(Signalled(phase, "runner", KILL, INFRA) for phase in ("launch", "ready", "drive", "stop")),
     *(Signalled(phase, "supervisor", KILL, INFRA) for phase in ("launch", "ready", "drive", "stop")),
-    *(Signalled(phase, "supervisor", TERM, INFRA) for phase in ("ready", "drive")),
+    Signalled("drive", "supervisor", TERM, INFRA),
     Signalled("launch", "importer", KILL, INFRA),
     Signalled("ready", "decode-0", KILL, INFRA),
     Signalled("ready", "prefill-0", TERM, REGRESSION),

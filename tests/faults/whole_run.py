@@ -29,6 +29,7 @@ from harness.deployments.types import Timeouts
 from harness.engine.info import EnginePlatform
 from harness.engine.probing import ProbeAnswer
 from harness.locations import Locations
+from harness.measure.metrics import fetch
 from harness.plan.types import Device, Machine, Options, Plan
 from harness.result import Result, read_result
 from harness.run import pages, prepare
@@ -169,7 +170,7 @@ class Whole:
         with own_cores(self.token), pytest.MonkeyPatch.context() as patch:
             # Both only to be quick: pytest takes a second to come up, and a page that hangs is given up after 10.
             patch.setattr(Run, "_judge", lambda _, facts: tuple(judge(name, facts) for name in facts.checks))
-            patch.setattr(pages, "fetch", functools.partial(pages.fetch, timeout_s=2.0))
+            patch.setattr(pages, "fetch", functools.partial(fetch, timeout_s=2.0))
             shown = run_session(request, Console(file=said, width=200), retry_infra=retry)[-1]
         seconds = time.monotonic() - began_s
         assert seconds < BOUND_S, f"held for {seconds:.0f} s"
@@ -338,11 +339,9 @@ def own_cores(token: str) -> Iterator[None]:
     def discover(_platform: EnginePlatform, _environment: Mapping[str, str]) -> Machine:
         return Machine("cpu", cores(token), memory_bytes=8 << 30, cores=2, host="fake-host")
 
-    before, prepare.discover = prepare.discover, discover
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "discover", discover)
         yield
-    finally:
-        prepare.discover = before
 
 
 @contextlib.contextmanager

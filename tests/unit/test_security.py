@@ -68,9 +68,10 @@ def test_every_server_router_and_side_channel_of_every_plan_is_on_loopback() -> 
 def test_no_plan_names_another_address() -> None:
     for name, plan in plans():
         for stage in plan.stages:
-            processes = [*stage.servers, *([stage.router] if stage.router else [])]
-            for process in processes:
-                said = " ".join([*process.argv, *process.environment.values()])
+            told = [(server.argv, server.environment) for server in stage.servers]
+            told += [(stage.router.argv, stage.router.environment)] if stage.router else []
+            for argv, environment in told:
+                said = " ".join([*argv, *environment.values()])
                 assert not re.search(r"\b0\.0\.0\.0\b|\[::\]|(?<![\w:])::(?![\w:])", said), name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.falsify.changes import RouterBackends, StandIn
+from harness.falsify.changes import RouterBackends, StandIn, TargetWeights
 from harness.falsify.mutation import DeploymentName, Mutation
 
 _TEXT = "output_matches_reference"
@@ -44,7 +44,14 @@ ROUTER = (
     _router("whole-request-twice", "each request is served twice", "roles_served_all"),
     _router("double-bos", "two BOS in front of each prompt", "one_bos"),
     _router("template-twice", "the chat template is applied twice more", _TEXT),
-    _router("hot", "the temperature is 1000", _TEXT),
+    Mutation(
+        "router-hot",
+        "router",
+        "eagle3-pd",
+        "the temperature is 1, on a target whose logits are soft",
+        (TargetWeights("soft"), StandIn("hot")),
+        _TEXT,
+    ),
     _router("max-tokens-cut", "half of the tokens are asked for", "token_counts"),
     _router("prompt-cut", "the first half of each prompt is cut off", _TEXT, "mtp-pd"),
     _router("error-in-200", "each fifth answer is a 200 with an error body", "requests_succeeded"),
