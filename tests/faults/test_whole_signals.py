@@ -176,5 +176,6 @@ def test_the_result_can_be_read_at_every_moment_of_a_run(whole: Whole) -> None:
         eventually(lambda: bool(whole.folders()) and (command.folder / "result.json").exists(), "the run folder")
         while command.process.poll() is None:
             seen.add(read_result(command.folder).verdict)
+            time.sleep(0.005)
         seen.add(read_result(command.folder).verdict)
     assert seen == {INFRA, Verdict.PASS}
