@@ -25,7 +25,8 @@ from harness.plan.types import Plan, Stage
 from harness.report.terminal import Progress
 from harness.result import Result, write_result
 from harness.run.collect import adjustments_made
-from harness.run.execute import Run, concluded
+from harness.run.concluded import concluded
+from harness.run.execute import Run
 from harness.run.interrupts import Interrupts, listening
 from harness.run.journal import Journal
 from harness.run.judge import FACTS_NAME

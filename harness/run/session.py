@@ -13,7 +13,8 @@ from harness.errors import Misconfigured
 from harness.locations import MIB, Locations, make_usable
 from harness.report.terminal import Progress, render_summary
 from harness.result import Result, write_result
-from harness.run.execute import Run, concluded
+from harness.run.concluded import concluded
+from harness.run.execute import Run
 from harness.run.finish import finish, reserve
 from harness.run.interrupts import listening
 from harness.run.journal import Journal

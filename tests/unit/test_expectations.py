@@ -13,7 +13,8 @@ import pytest
 from harness.errors import EngineFailed, Misconfigured
 from harness.expectations import Context, Expectation, apply, expired, load, refused_on
 from harness.report.terminal import Progress
-from harness.run.execute import Run, concluded
+from harness.run.concluded import concluded
+from harness.run.execute import Run
 from harness.run.interrupts import Interrupts
 from harness.run.journal import Journal
 from harness.run.request import Request
