@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,12 @@ from tests.unit.run_inputs import journal, result_of, run_folder
 CANARY = "hf_CANARYcanaryCANARYcanaryCANARYcanary"
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can grow beyond 4 KiB, as on a disk that is almost full."""
+    """No file can grow beyond 4 KiB, as on a disk that is almost full.
+
+    Around one call only: as a fixture it would also cut off pytest's own output when that goes to a file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -56,10 +60,10 @@ def test_a_result_that_cannot_be_written_is_no_traceback(tmp_path: Path) -> None
     assert "result.json could not be written" in (run / "events.jsonl").read_text("utf-8")
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_no_space_for_the_result_is_found_out_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(OSError):
-        reserve(run_folder(tmp_path))
+    folder = run_folder(tmp_path)
+    with pytest.raises(OSError), full_disk():
+        reserve(folder)
 
 
 def test_a_secret_of_the_environment_is_in_no_file(tmp_path: Path) -> None:
