@@ -18,7 +18,7 @@ from harness.deployments import KvBuffer, ModelSetName
 from harness.engine.info import EnginePlatform
 from harness.errors import Infra, Misconfigured
 from harness.facts import BaselineFacts, RunFacts
-from harness.files import write_atomically
+from harness.files import LARGEST_TABLE_BYTES, read_bounded, write_atomically
 
 _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 _HOW_TO_RECORD = "Run with --no-baseline, then `python -m harness baseline record RUN_DIR --reason ...`."
@@ -100,7 +100,7 @@ class Query:
 def load(path: Path) -> tuple[Entry, ...]:
     """Every entry of ``path``. Raises `Misconfigured` naming file, line or entry, and what is missing."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_bounded(path, LARGEST_TABLE_BYTES))
     except FileNotFoundError as error:
         raise Misconfigured(f"the baselines file {path} does not exist; give one with --baselines") from error
     except tomllib.TOMLDecodeError as error:
@@ -166,7 +166,7 @@ def record(path: Path, key: str, facts: RunFacts, provenance: Provenance, rtol: 
     """
     entry = entry_of(key, facts, provenance, rtol)
     existing = load(path) if path.exists() else ()
-    document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+    document = tomlkit.parse(read_bounded(path, LARGEST_TABLE_BYTES)) if path.exists() else tomlkit.document()
     tables = document.get("baseline")
     if not isinstance(tables, AoT):
         tables = tomlkit.aot()

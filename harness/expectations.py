@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from harness.deployments import DEPLOYMENTS, ModelSetName
 from harness.engine.info import EnginePlatform
 from harness.errors import Misconfigured
+from harness.files import LARGEST_TABLE_BYTES, read_bounded
 from harness.verdict import Verdict
 
 EXPECTATIONS_NAME = "expectations.toml"
@@ -114,7 +115,7 @@ class Outcome:
 def load(path: Path, known: Collection[str] = DEPLOYMENTS) -> tuple[Expectation, ...]:
     """The entries of expectations.toml. Raises `Misconfigured` for a file or an entry that cannot be used."""
     try:
-        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+        parsed = tomllib.loads(read_bounded(path, LARGEST_TABLE_BYTES))
     except OSError as error:
         raise Misconfigured(f"The expectations {path} cannot be read ({error.strerror}).") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from harness.deployments import HubModel, ModelSet
 from harness.errors import Infra, Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.plan.types import ModelPaths
 from harness.zoo import ZooModel, build
 
@@ -97,7 +98,7 @@ def missing_file(folder: Path) -> str | None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+            shards = sorted(set(json.loads(read_bounded(index, LARGEST_DATA_BYTES))["weight_map"].values()))
         except (ValueError, KeyError, AttributeError):
             return f"readable {index.name}"
         return next((shard for shard in shards if not (folder / shard).is_file()), None)
@@ -107,16 +108,16 @@ def missing_file(folder: Path) -> str | None:
 
 def bos_token_id(target: Path) -> int | None:
     """The BOS id of a checkpoint, from its own configuration; None when it names none."""
-    found = re.search(r'"bos_token_id"\s*:\s*(\d+)', (target / "config.json").read_text("utf-8"))
+    found = re.search(r'"bos_token_id"\s*:\s*(\d+)', read_bounded(target / "config.json", LARGEST_DATA_BYTES))
     return int(found[1]) if found else None
 
 
 def template_adds_bos(target: Path) -> bool:
     """Whether the chat template of a checkpoint starts a conversation with a BOS (Llama does, Qwen does not)."""
     settings = target / "tokenizer_config.json"
-    values = json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
+    values = json.loads(read_bounded(settings, LARGEST_DATA_BYTES)) if settings.is_file() else {}
     file = target / "chat_template.jinja"
-    template = file.read_text("utf-8") if file.is_file() else str(values.get("chat_template", ""))
+    template = read_bounded(file, LARGEST_DATA_BYTES) if file.is_file() else str(values.get("chat_template", ""))
     token = values.get("bos_token")
     literal = token.get("content") if isinstance(token, dict) else token
     return "bos_token" in template or bool(literal and literal in template)

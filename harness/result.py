@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.deployments import KvBuffer, ModelSetName
 from harness.facts import CheckResult
-from harness.files import write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.verdict import Verdict
 
 RESULT_NAME = "result.json"
@@ -80,5 +80,5 @@ def write_result(run_dir: Path, result: Result) -> Path:
 
 
 def read_result(run_dir: Path) -> Result:
-    """The result of a finished run. Raises OSError or pydantic.ValidationError."""
-    return Result.model_validate_json((run_dir / RESULT_NAME).read_text("utf-8"))
+    """The result of a finished run. Raises OSError, Misconfigured or pydantic.ValidationError."""
+    return Result.model_validate_json(read_bounded(run_dir / RESULT_NAME, LARGEST_DATA_BYTES))

@@ -61,5 +61,5 @@ def read_or_none(folder: Path) -> Result | None:
     """The result of a run, or None where the run left none that can be read."""
     try:
         return read_result(folder)
-    except (OSError, UnicodeDecodeError, ValidationError):
+    except (OSError, UnicodeDecodeError, ValidationError, Misconfigured):
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.drive.workloads import Prompt
 from harness.errors import Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.measure.gsm8k import right_answer
 
 PAIRED_PROMPTS = 16
@@ -77,7 +78,7 @@ def load_gsm8k(source: Path | None, *, questions: int, max_tokens: int) -> Quest
     if source is None:
         raise Misconfigured(f"this session solves GSM8K problems; give them with --dataset, a JSONL of {_SHAPE}")
     try:
-        lines = [line for line in source.read_text(encoding="utf-8").split("\n") if line.strip()]
+        lines = [line for line in read_bounded(source, LARGEST_DATA_BYTES).split("\n") if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"the GSM8K file {source} cannot be read: {error}") from error
     needed = GSM8K_SHOTS + questions

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 
 MT_BENCH_REPO = "philschmid/mt-bench"
 MT_BENCH_PROMPTS = 80
@@ -60,7 +61,7 @@ def load_mt_bench(
     """
     path = source if source is not None else _cached_file(hub_cache, revision)
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_bounded(path, LARGEST_DATA_BYTES)
     except FileNotFoundError as error:
         raise Misconfigured(f"the MT-Bench file {path} does not exist; --dataset takes a JSONL of {_SHAPE}") from error
     except (OSError, UnicodeDecodeError) as error:

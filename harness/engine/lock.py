@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import Infra, Misconfigured
+from harness.files import LARGEST_TABLE_BYTES, read_bounded
 
 LockName = Literal["cpu", "cuda"]
 
@@ -74,7 +75,7 @@ def read_lock(name: LockName, folder: Path) -> EngineLock:
     """The lock ``name`` of ``folder``; `Misconfigured` when it cannot be read."""
     path = folder / f"{name}.lock"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, LARGEST_TABLE_BYTES)
     except OSError as error:
         raise Misconfigured(f"Cannot read the engine lock {path}: {error.strerror or error}.") from error
     return parse_lock(name, text)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from harness.engine.info import EngineInfo, EnginePlatform
 from harness.engine.interpreter import ENGINE_SIDE, Interpreter, fingerprint
 from harness.errors import Infra, Misconfigured
+from harness.files import LARGEST_TABLE_BYTES, read_bounded
 
 PROBE = ENGINE_SIDE / "probe.py"
 # Importing vLLM takes 8 s of CPU when warm; minutes from a cold network disk.
@@ -102,8 +103,8 @@ def _ask(python: Path, environ: Mapping[str, str], cache: Path, origin: Literal[
 
 def _read(path: Path) -> ProbeAnswer | None:
     try:
-        return ProbeAnswer.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):  # absent, or written by another version of the harness: ask again
+        return ProbeAnswer.model_validate_json(read_bounded(path, LARGEST_TABLE_BYTES))
+    except (OSError, ValueError, Misconfigured):  # absent, or written by another version of the harness: ask again
         return None
 
 

@@ -10,6 +10,7 @@ from harness.checks.registry import judge
 from harness.facts import CheckResult, RunFacts
 from harness.falsify.as_hub import as_hub
 from harness.falsify.mutation import PHASES, Mutation
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.result import Result
 from harness.run.judge import FACTS_NAME, conclude
 from harness.verdict import Verdict
@@ -94,7 +95,7 @@ def failures(checks: tuple[CheckResult, ...]) -> tuple[str, ...]:
 def read_facts(folder: Path) -> RunFacts | None:
     """The facts of a run; None when it ended before they were written."""
     path = folder / FACTS_NAME
-    return RunFacts.model_validate_json(path.read_text("utf-8")) if path.is_file() else None
+    return RunFacts.model_validate_json(read_bounded(path, LARGEST_DATA_BYTES)) if path.is_file() else None
 
 
 def problem_of(mutation: Mutation, outcome: Outcome) -> str | None:

@@ -17,7 +17,7 @@ from harness.falsify.bench import Bench
 from harness.falsify.catalogue import CONTROLS, MUTATIONS
 from harness.falsify.mutation import Mutation, Place
 from harness.falsify.outcome import Outcome, outcome_of, problem_of, rejudged
-from harness.files import write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.locations import make_usable
 from harness.plan.types import Plan
 from harness.run.request import Request
@@ -104,7 +104,7 @@ def read_again(folders: Sequence[Path], weakened: frozenset[str]) -> tuple[Outco
     found: dict[str, Outcome] = {}
     for folder in folders:
         try:
-            outcomes = _OUTCOMES.validate_json((folder / OUTCOMES_NAME).read_text("utf-8"))
+            outcomes = _OUTCOMES.validate_json(read_bounded(folder / OUTCOMES_NAME, LARGEST_DATA_BYTES))
         except (OSError, ValidationError) as error:
             raise Misconfigured(f"{folder} holds no outcomes of a falsify run: {str(error).splitlines()[0]}") from error
         for outcome in outcomes:

@@ -8,6 +8,6 @@ import re
 _REARRANGED = re.compile(r"Rearranging experts\b(?![^\n]*\(profile\))")
 
 
-def count_rearrangements(log_text: str) -> int:
-    """Rearrangements that the log of one server shows, all engines together."""
-    return len(_REARRANGED.findall(log_text))
+def count_rearrangements(text: str) -> int:
+    """Rearrangements that whole lines of the log of one server show, all engines together."""
+    return len(_REARRANGED.findall(text))

@@ -9,14 +9,13 @@ from xml.etree import ElementTree
 
 from pydantic import ValidationError
 
-from harness.files import write_atomically
+from harness.errors import Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.report.plaintext import one_line, plain
 from harness.result import Result, read_result
 from harness.verdict import Verdict
 
 JUNIT_NAME = "junit.xml"
-# A file of this size is not ours; parsing it whole would take the memory of the run with it.
-_LARGEST_BYTES = 32 * 1024 * 1024
 _COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -64,20 +63,20 @@ def _result(run_dir: Path) -> Result | str:
         return read_result(run_dir)
     except OSError as error:
         return f"{run_dir.name} left no readable result.json ({error.strerror})."
-    except (ValidationError, UnicodeDecodeError) as error:
+    except (ValidationError, UnicodeDecodeError, Misconfigured) as error:
         return f"The result.json of {run_dir.name} is not one: {one_line(str(error), 200)}"
 
 
 def _parse(path: Path) -> list[ElementTree.Element] | str:
     """The suites of a junit.xml, or one sentence on why it cannot be read."""
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            return f"{path.name} is larger than {_LARGEST_BYTES >> 20} MiB."
-        content = path.read_bytes()
+        content = read_bounded(path, LARGEST_DATA_BYTES)
     except OSError as error:
         return f"There is no readable {path.name} ({error.strerror})."
+    except (UnicodeDecodeError, Misconfigured) as error:
+        return f"{path.name} cannot be used: {error}"
     # Entities are the one way a small XML file becomes a large one; pytest writes none.
-    if b"<!DOCTYPE" in content:
+    if "<!DOCTYPE" in content:
         return f"{path.name} declares a document type, which pytest never writes."
     try:
         root = ElementTree.fromstring(content)

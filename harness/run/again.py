@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from harness.baselines import Provenance, Query, load, record, select
 from harness.errors import Misconfigured
 from harness.facts import RunFacts
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.result import Result, read_result, write_result
 from harness.run.finish import next_step, write_report
 from harness.run.judge import FACTS_NAME, conclude, run_assertions
@@ -23,7 +24,7 @@ def read_run(run_dir: Path) -> tuple[Result, RunFacts]:
     """Result and facts of a finished run. Raises Misconfigured naming the file that is missing or broken."""
     try:
         result = read_result(run_dir)
-        facts = RunFacts.model_validate_json((run_dir / FACTS_NAME).read_text("utf-8"))
+        facts = RunFacts.model_validate_json(read_bounded(run_dir / FACTS_NAME, LARGEST_DATA_BYTES))
     except FileNotFoundError as error:
         raise Misconfigured(
             f"{error.filename} does not exist; give the folder of a run that was driven to its end."

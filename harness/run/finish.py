@@ -11,8 +11,9 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 
+from harness.errors import Misconfigured
 from harness.facts import RequestFacts
-from harness.files import write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.report.html import render_html
 from harness.report.redact import redact_json, secrets_in
 from harness.result import Result, write_result
@@ -82,13 +83,16 @@ def next_step(result: Result) -> str | None:
 def _attempt(journal: Journal, what: str, write: Callable[[], object]) -> None:
     try:
         write()
-    except (OSError, ValueError, TemplateError) as error:
+    except (OSError, ValueError, TemplateError, Misconfigured) as error:
         # The verdict is on the terminal and in the exit code; a full disk must not turn it into a traceback.
         journal.note(f"{what} could not be written: {error}")
 
 
 def write_report(folder: Path, result: Result, secret: frozenset[str]) -> None:
-    """The HTML view of a result, with its requests and the ends of its logs. Raises OSError or ValueError."""
+    """The HTML view of a result, with its requests and the ends of its logs.
+
+    Raises OSError or ValueError, and Misconfigured when the requests are too many to be read.
+    """
     tails = {path.name: "\n".join(tail(path, _REPORT_TAIL_LINES)) for path in sorted((folder / "logs").glob("*.log"))}
     write_atomically(folder / "report.html", render_html(result, _requests(folder), tails, secrets=secret))
 
@@ -97,9 +101,9 @@ def _requests(folder: Path) -> list[RequestFacts]:
     path = folder / "requests.jsonl"
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8") as stream:
-        # A line without its end is the record that was being written when the disk was full.
-        return [RequestFacts.model_validate_json(line) for line in stream if line.endswith("\n")]
+    # What follows the last line end is the record that was being written when the disk was full.
+    lines = read_bounded(path, LARGEST_DATA_BYTES).split("\n")[:-1]
+    return [RequestFacts.model_validate_json(line) for line in lines]
 
 
 def shorten_logs(logs: Path) -> None:
@@ -110,6 +114,6 @@ def shorten_logs(logs: Path) -> None:
             with path.open("rb") as stream:
                 head = stream.read(_KEPT_LOG_BYTES)
                 stream.seek(size - _KEPT_LOG_BYTES)
-                end = stream.read()
+                end = stream.read(_KEPT_LOG_BYTES)
             left_out = f"\n... {size - 2 * _KEPT_LOG_BYTES} bytes left out of a passing run (--keep-logs) ...\n"
             path.write_bytes(head + left_out.encode() + end)

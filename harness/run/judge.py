@@ -8,11 +8,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from harness.errors import Infra
+from harness.errors import Infra, Misconfigured
 from harness.facts import CheckResult, RunFacts
-from harness.files import write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.verdict import Verdict
 
 FACTS_NAME = "facts.json"
@@ -75,8 +75,8 @@ def run_assertions(run_dir: Path, facts: RunFacts) -> tuple[CheckResult, ...]:
         except subprocess.TimeoutExpired as error:
             raise Infra(f"The assertions did not end within {_JUDGE_TIMEOUT_S} s; see {log}.", log=log) from error
     try:
-        checks = tuple(_CHECKS.validate_python(json.loads(checks_out.read_text("utf-8"))))
-    except (OSError, ValueError, ValidationError) as error:
+        checks = tuple(_CHECKS.validate_python(json.loads(read_bounded(checks_out, LARGEST_DATA_BYTES))))
+    except (OSError, ValueError, Misconfigured) as error:
         raise Infra(f"pytest ended with {done.returncode} and left no check results; see {log}.", log=log) from error
     if done.returncode == 0 and not all(check.ok for check in checks):
         raise Infra(f"pytest passed although a check failed; see {log}.", log=log)

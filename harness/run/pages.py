@@ -12,6 +12,8 @@ from harness.measure.rearrangements import count_rearrangements
 from harness.plan.types import Part, ServerPlan
 
 _SETTLE_POLL_S = 0.1
+# A log can have gigabytes, and all of them in one line.
+_LINE_CHARS = 65536
 
 _FINISHED = "vllm:request_success_total"
 _BALANCED = "--enable-eplb"
@@ -64,7 +66,9 @@ class Pages:
         text = "".join(f"{_line(sample)}\n" for sample in page.samples)
         (self._folder / f"{server.name}-{len(taken)}.prom").write_text(text, "utf-8")
         if (counts := self._rearranged.get(server.name)) is not None:
-            counts.append(count_rearrangements((self._logs / server.log_name).read_text("utf-8", "replace")))
+            with (self._logs / server.log_name).open(encoding="utf-8", errors="replace") as log:
+                lines = iter(lambda: log.readline(_LINE_CHARS), "")
+                counts.append(sum(map(count_rearrangements, lines)))
         taken.append(page.model_copy(update={"samples": tuple(s for s in page.samples if _worth_keeping(s))}))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.ci.deps import read_trace
 from harness.deployments import Deployment, Role
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.plan.build import server_name
 
 TRACE_FOLDER = "trace"
@@ -39,7 +40,7 @@ def read_processes(folder: Path) -> tuple[ProcessTrace, ...]:
     """Every list below ``folder`` (RUN/trace), in the order of server and process id; empty when there is none."""
     found = []
     for path in folder.rglob("*.txt"):
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, LARGEST_DATA_BYTES)
         header = _HEADER.search(text)
         process = header["process"] if header else "unnamed"
         found.append(ProcessTrace(path.parent.name, process, int(path.stem), read_trace([text])))

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from harness.errors import Infra
-from harness.files import write_atomically
+from harness.errors import Infra, Misconfigured
+from harness.files import LARGEST_TABLE_BYTES, read_bounded, write_atomically
 from harness.runtime import record as records
 from harness.runtime.deadline import Deadline
 from harness.runtime.identity import identify
@@ -200,8 +200,8 @@ def _held(folder: Path, key: str) -> tuple[str, str]:
 
 def _read_holder(folder: Path, key: str) -> Holder | None:
     try:
-        return Holder(**json.loads(_holder_path(folder, key).read_text()))
-    except (OSError, ValueError, TypeError):
+        return Holder(**json.loads(read_bounded(_holder_path(folder, key), LARGEST_TABLE_BYTES)))
+    except (OSError, ValueError, TypeError, Misconfigured):
         return None
 
 

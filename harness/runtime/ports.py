@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 from filelock import FileLock
 
-from harness.errors import Infra
-from harness.files import write_atomically
+from harness.errors import Infra, Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.plan.types import PortRun
 from harness.runtime.identity import ProcessId, alive, command_line, own_identity
 from harness.runtime.record import record_path
@@ -115,10 +115,10 @@ def _registry(folder: Path) -> Iterator[list[Taken]]:
     path = folder / "ports.json"
     with FileLock(folder / "ports.lock", timeout=_REGISTRY_TIMEOUT_S, mode=0o666, thread_local=False):
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(read_bounded(path, LARGEST_DATA_BYTES))
         except FileNotFoundError:
             data = []
-        except ValueError as error:
+        except (ValueError, Misconfigured) as error:
             raise Infra(f"the port registry {path} cannot be read ({error}); remove it when no run is on") from error
         entries = [Taken(**{**entry, "owner": ProcessId(**entry["owner"])}) for entry in data]
         # A killed runner's servers may still hold its ports until its record is gone.

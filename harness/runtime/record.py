@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.files import write_atomically
+from harness.errors import Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.runtime.identity import ProcessId, host_identity
 
 
@@ -96,9 +97,11 @@ def save(state_dir: Path, record: RunRecord) -> None:
 def read(path: Path) -> RunRecord | None:
     """None when the file is gone; raises like `RunRecord.from_json` when it holds something else."""
     try:
-        return RunRecord.from_json(path.read_text())
+        return RunRecord.from_json(read_bounded(path, LARGEST_DATA_BYTES))
     except FileNotFoundError:
         return None
+    except Misconfigured as error:
+        raise ValueError(str(error)) from error
 
 
 def read_all(state_dir: Path) -> LiveRecords:

@@ -17,6 +17,9 @@ LaunchKind = Literal["spawn", "warm"]
 
 IMPORTER = "importer"
 
+# The longest message carries the environment of a server, which the kernel itself keeps below 6 MiB.
+_LARGEST_MESSAGE_BYTES = 16 << 20
+
 
 @dataclass(frozen=True)
 class ServerSpec:
@@ -88,7 +91,10 @@ def report_from_message(message: Message) -> ReapReport:
 
 
 class LineReader:
-    """Messages from a pipe that `select` says is readable; a message may arrive in pieces."""
+    """Messages from a pipe that `select` says is readable; a message may arrive in pieces.
+
+    A side that sends so much without an end of line speaks another language: its pipe is taken for closed.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -102,6 +108,7 @@ class LineReader:
             self.at_end = True
             return
         *lines, self._pending = (self._pending + chunk).split(b"\n")
+        self.at_end = len(self._pending) > _LARGEST_MESSAGE_BYTES
         for line in lines:
             if line.strip():
                 yield json.loads(line)

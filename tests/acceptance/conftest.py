@@ -13,8 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from harness.checks.finding import failed
+from harness.errors import Misconfigured
 from harness.facts import CheckResult, RunFacts
-from harness.files import write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 
 _FACTS = pytest.StashKey[RunFacts]()
 _FOUND = pytest.StashKey[dict[str, CheckResult]]()
@@ -31,8 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is None:
         raise pytest.UsageError("tests/acceptance judges a run: give its facts with --facts RUN/facts.json")
     try:
-        config.stash[_FACTS] = RunFacts.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        config.stash[_FACTS] = RunFacts.model_validate_json(read_bounded(path, LARGEST_DATA_BYTES))
+    except (OSError, UnicodeDecodeError, Misconfigured) as error:
         raise pytest.UsageError(f"{path} cannot be read: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.files import LARGEST_DATA_BYTES
 from harness.result import read_result
 from harness.run.finish import finish, next_step, own_secrets, reserve, shorten_logs
 from harness.verdict import Verdict
@@ -64,6 +65,16 @@ def test_no_space_for_the_result_is_found_out_before_the_run(tmp_path: Path) -> 
     folder = run_folder(tmp_path)
     with pytest.raises(OSError), full_disk():
         reserve(folder)
+
+
+def test_requests_that_are_too_many_cost_the_report_and_not_the_result(tmp_path: Path) -> None:
+    run = run_folder(tmp_path)
+    with (run / "requests.jsonl").open("wb") as stream:
+        stream.truncate(LARGEST_DATA_BYTES + 1)
+    finish(result_of(run), journal(run), run, {}, keep_logs=True)
+    assert read_result(run).verdict is Verdict.PASS
+    assert "report.html could not be written" in (run / "events.jsonl").read_text("utf-8")
+    assert not (run / "report.html").exists()
 
 
 def test_a_secret_of_the_environment_is_in_no_file(tmp_path: Path) -> None:

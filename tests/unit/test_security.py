@@ -129,6 +129,63 @@ def test_the_runtime_opens_no_socket_that_others_could_connect_to() -> None:
             assert not listening.search(path.read_text("utf-8")), path
 
 
+# Calls that look like a read of everything, each with the reason why nobody can make it large.
+UNBOUNDED = {
+    "ci/audit/marks.py: _Module(ast.parse(candidate)).read": "no file",
+    "ci/cli.py: file.read_text": "this project's own pipeline, before it is rendered again",
+    "ci/deps.py: path.read_text": "this project's own lists",
+    "engine/build.py: site.log.read_text": "what pip wrote into an environment that is being built",
+    "engine/build.py: torch_version.read_text": "a program of that environment",
+    "engine/probing.py: PROBE.read_text": "this project's own program",
+    "falsify/checkpoints.py: path.read_text": "a tokenizer that the zoo has just written",
+    "falsify/standin_router.py: response.read": "an answer of this project's own mutated engine",
+    "falsify/standin_router.py: error.read": "the same",
+    "runtime/supervised.py: reader.read": "a `LineReader`, which has its bound",
+    "runtime/supervision.py: reader.read": "the same",
+    "runtime/supervision.py: self._commands.read": "the same",
+    "zoo/store.py: source.read_bytes": "this project's own sources",
+}
+OF_THE_KERNEL = re.compile(r"Path\(f?'/(proc|sys)/")
+
+
+def unbounded_reads(source: str) -> set[str]:
+    """Calls that read a whole file, whatever its size: `read_text`, `read` without a size, `json.load` and the like."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        whole = name.endswith((".read_text", ".read_bytes")) or name in ("json.load", "tomllib.load", "tomlkit.load")
+        if whole or (name.endswith((".read", ".readlines")) and not node.args):
+            found.add(name)
+    return {name for name in found if not OF_THE_KERNEL.match(name)}
+
+
+def test_every_file_that_somebody_else_can_write_is_read_up_to_a_bound() -> None:
+    found = {
+        f"{path.relative_to(HARNESS)}: {name}"
+        for path in HARNESS.rglob("*.py")
+        for name in unbounded_reads(path.read_text("utf-8"))
+    }
+    assert found == set(UNBOUNDED)
+
+
+@pytest.mark.parametrize("line", ["Path(x).read_text()", "open(x).read()", "json.load(stream)", "tomllib.load(x)"])
+def test_an_unbounded_read_would_be_found(line: str) -> None:
+    assert unbounded_reads(line)
+
+
+@pytest.mark.parametrize("line", ["stream.read(9)", "Path('/proc/self/stat').read_text()", "json.loads(text)"])
+def test_a_bounded_read_is_none(line: str) -> None:
+    assert not unbounded_reads(line)
+
+
+def test_nothing_unpacks_an_archive() -> None:
+    """An archive names its own paths and sizes; whoever starts to read one has to bound both."""
+    unpacking = re.compile(r"\b(tarfile|zipfile|shutil\.unpack_archive|gzip|bz2|lzma|zlib)\b")
+    assert [str(path) for path in HARNESS.rglob("*.py") if unpacking.search(path.read_text("utf-8"))] == []
+
+
 DEEP = b"[" * 200_000
 
 

@@ -18,6 +18,7 @@ from harness.ci.audit.rules import CHECKS
 from harness.ci.audit.rules.device_skips import mentions_skip
 from harness.ci.audit.tree import SourceTree, is_test_path, parse_document
 from harness.errors import Misconfigured
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 
 # What the rules read; of everything else only the path counts.
 _READ_FOLDERS = (".buildkite/", "requirements/", "docker/", "tools/pre_commit/", "tests/evals/")
@@ -78,7 +79,7 @@ def _read(root: Path) -> tuple[list[str], dict[str, str]]:
             path = prefix + name
             paths.append(path)
             if path.startswith(_READ_FOLDERS) or (path.startswith("tests/") and path.endswith((".py", ".sh"))):
-                texts[path] = Path(folder, name).read_text(encoding="utf-8", errors="replace")
+                texts[path] = read_bounded(Path(folder, name), LARGEST_DATA_BYTES, "replace")
     return paths, texts
 
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.ci.audit.model import Finding
 from harness.errors import Misconfigured
+from harness.files import LARGEST_TABLE_BYTES, read_bounded
 
 EXPIRED_RULE = "expired-waiver"
 UNMATCHED_RULE = "unmatched-waiver"
@@ -49,7 +50,7 @@ class Waiver(BaseModel):
 def read_waivers(path: Path) -> list[Waiver]:
     """The waivers of a TOML file; raises `Misconfigured` naming the entry and the field that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, LARGEST_TABLE_BYTES)
         entries = tomllib.loads(text).get("waiver", [])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Misconfigured(f"cannot read the waivers of {path}: {error}") from error
