@@ -37,6 +37,11 @@ NOX = "nox==2026.10.20"
 # Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
 SETUP_MINUTES = 15
 OWN_SESSIONS = {"lint": 10, "types": 10, "tests": 20}
+# The gate's own proofs, on two cores: faults take 3.5 minutes, the smoke mutations 2 once there is an engine.
+FAULTS_MINUTES = 15
+FALSIFY_MINUTES = SETUP_MINUTES + 10
+# Not below runs/: what is broken on purpose is nothing for the report of the deployments.
+FALSIFIED = "falsified"
 
 
 def run_minutes(deployment: Deployment) -> int:
@@ -174,7 +179,7 @@ def intel_document(deployments: Iterable[Deployment], read: ReadList) -> Documen
 
 
 def project_document(deployments: Iterable[Deployment], refused: Collection[str]) -> Document:
-    """This project's own pipeline, plain Buildkite, on CPU: its checks first, then every deployment on tiny models.
+    """This project's own pipeline, plain Buildkite, on CPU: its checks first, then its proofs and every deployment.
 
     ``refused``: deployments that the CPU engine is expected to refuse. They run all the same: only `unsupported` in the
     expected words is let through, and a success is reported.
@@ -196,9 +201,30 @@ def project_document(deployments: Iterable[Deployment], refused: Collection[str]
             "commands": [f"python3 -m pip install -q {NOX} && python3 -m nox -s pipeline -- --check"],
         }
     )
+    steps += [
+        {
+            "label": DoubleQuotedScalarString(":computer: faults"),
+            "key": "faults",
+            "depends_on": list(OWN_SESSIONS),
+            "timeout_in_minutes": FAULTS_MINUTES,
+            "commands": [f"python3 -m pip install -q {NOX} && python3 -m nox -s faults"],
+        },
+        {
+            "label": DoubleQuotedScalarString(":computer: falsify (smoke)"),
+            "key": "falsify",
+            "depends_on": list(OWN_SESSIONS),
+            "timeout_in_minutes": FALSIFY_MINUTES,
+            "commands": [
+                f"python3 -m pip install -q {NOX} && python3 -m nox -s falsify -- --smoke --runs-dir {FALSIFIED}"
+            ],
+            "artifact_paths": [DoubleQuotedScalarString(f"{FALSIFIED}/**/*")],
+        },
+    ]
+    ran = []
     for deployment in deployments:
         if deployment.models.tiny is None:
             continue
+        ran.append(deployment.name)
         allowed = f" --allow {deployment.name}" if deployment.name in refused else ""
         steps.append(
             {
@@ -213,7 +239,6 @@ def project_document(deployments: Iterable[Deployment], refused: Collection[str]
                 "artifact_paths": [DoubleQuotedScalarString("runs/**/*")],
             }
         )
-    ran = [step["key"] for step in steps if "artifact_paths" in step]
     steps.append(
         {
             "label": DoubleQuotedScalarString(":memo: report"),

@@ -103,6 +103,30 @@ def phantom_engine(argument: str) -> None:
     replace_method(_prom(), "observe", make_observe)
 
 
+def engine_hidden(argument: str) -> None:
+    """Engine n of a data-parallel server does not count its speculation."""
+    absent = int(argument)
+
+    def make_init(init):
+        def one_less(self, speculative_config, labelnames, per_engine_labelvalues, *args, **kwargs):
+            shown = {engine: values for engine, values in per_engine_labelvalues.items() if engine != absent}
+            if len(shown) == len(per_engine_labelvalues):
+                raise LookupError(f"no engine {absent} among {sorted(per_engine_labelvalues)}")
+            return init(self, speculative_config, labelnames, shown, *args, **kwargs)
+
+        return one_less
+
+    def make_observe(observe):
+        def silent(self, spec_decoding_stats, engine_idx=0):
+            if engine_idx != absent:
+                observe(self, spec_decoding_stats, engine_idx)
+
+        return silent
+
+    replace_method(_prom(), "__init__", make_init)
+    replace_method(_prom(), "observe", make_observe)
+
+
 def reset(argument: str) -> None:
     """The counters of speculation start again from 0 after n steps, as after a restart that nobody saw."""
     after, seen = int(argument), 0
@@ -181,6 +205,7 @@ FAULTS = {
     "count-draft-tokens-short": draft_tokens_short,
     "count-phantom-engine": phantom_engine,
     "count-reset": reset,
+    "metrics-engine-hidden": engine_hidden,
     "metrics-hidden": hidden,
     "metrics-positions-hidden": positions_hidden,
     "metrics-renamed": renamed,

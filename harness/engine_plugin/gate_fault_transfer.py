@@ -103,6 +103,23 @@ def truncated(argument: str) -> None:
     _on_arrival(_every(argument, _zero(lambda name, layer: True, lambda blocks: blocks[len(blocks) // 2 :])))
 
 
+def first_block_lost(argument: str) -> None:
+    """The first block of each request is skipped, every other one lands one place early and the last stays empty.
+
+    So vLLM 0.24 moved prompts that end with a block when prefill speculates: it sent a look-ahead block too many, and
+    decode took as many as it had room for from the end.
+    """
+
+    def damage(worker, meta) -> None:
+        for _, tensor, blocks in _caches(worker, meta, lambda name, layer: True):
+            late = [tensor[block].clone() for block in blocks[1:]]
+            for block, content in zip(blocks, late, strict=False):
+                tensor[block].copy_(content)
+            tensor[blocks[-1]].zero_()
+
+    _on_arrival(damage)
+
+
 def layer_missing(argument: str) -> None:
     """Target layer n is not sent."""
     wanted = int(argument)
@@ -231,6 +248,7 @@ def read_late(argument: str) -> None:
 FAULTS = {
     "kv-zeroed": zeroed,
     "kv-truncated": truncated,
+    "kv-first-block-lost": first_block_lost,
     "kv-layer-missing": layer_missing,
     "kv-drafter-missing": drafter_missing,
     "kv-recurrent-lost": recurrent_lost,

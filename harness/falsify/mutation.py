@@ -11,7 +11,7 @@ from harness.verdict import Verdict
 from harness.zoo import ZooModel
 
 Family = Literal["control", "plan", "drafter", "counters", "transfer", "output", "router", "liveness"]
-DeploymentName = Literal["eagle3-pd", "mtp-pd"]
+DeploymentName = Literal["eagle3-pd", "mtp-pd", "eagle3-dp2", "deepseek-mtp"]
 
 # Where a run can end before anything is judged; everything else that catches a mutation is a check.
 PHASES = ("launch", "ready", "drive")

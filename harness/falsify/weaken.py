@@ -33,10 +33,14 @@ def weaken_each(mutations: Mapping[str, Mutation], outcomes: tuple[Outcome, ...]
     return tuple(_weaken(check, mutations, caught, runs) for check in judged_checks(mutations))
 
 
+# Named by a deployment of the catalogue, and judges nothing with tiny models: none of them solves a problem.
+_UNJUDGED = frozenset({"gsm8k_threshold"})
+
+
 def judged_checks(mutations: Mapping[str, Mutation]) -> tuple[str, ...]:
-    """Every check that a deployment of the catalogue names. Others judge deployments that cannot run here."""
+    """Every check that judges something in a deployment of the catalogue. Others need what cannot run here."""
     named = (name for mutation in mutations.values() for name in DEPLOYMENTS[mutation.deployment].checks)
-    return tuple(dict.fromkeys(named))
+    return tuple(name for name in dict.fromkeys(named) if name not in _UNJUDGED)
 
 
 def _weaken(check: str, mutations: Mapping[str, Mutation], caught: list[Outcome], runs: Path) -> Weakened:

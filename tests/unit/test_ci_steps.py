@@ -85,6 +85,20 @@ def test_only_an_expected_refusal_is_let_through_on_cpu() -> None:
     assert all("--allow" not in step["commands"][0] for step in all_steps())
 
 
+def test_the_project_proves_its_own_gate_and_reports_the_deployments_alone() -> None:
+    steps = {step["key"]: step for step in steps_of(rendered()[PROJECT_FILE])}
+    # Measured on two cores: 3.5 minutes of faults, 2 of smoke mutations, 4 to build the engine for them.
+    assert steps["faults"]["timeout_in_minutes"] > 2 * 3.5
+    assert steps["falsify"]["timeout_in_minutes"] > 2 * (2 + 4)
+    assert steps["faults"]["commands"][0].endswith("nox -s faults")
+    command, [kept] = steps["falsify"]["commands"][0], steps["falsify"]["artifact_paths"]
+    assert command.endswith(f"nox -s falsify -- --smoke --runs-dir {kept.removesuffix('/**/*')}")
+    # The report takes every folder below runs/ for a run: a mutation there would be a regression of the build.
+    assert not kept.startswith("runs/")
+    reported = {entry["step"] for entry in steps["report"]["depends_on"]}
+    assert reported == {name for name, deployment in DEPLOYMENTS.items() if deployment.models.tiny is not None}
+
+
 def test_every_command_is_valid_shell() -> None:
     for step in all_steps():
         for command in step["commands"]:

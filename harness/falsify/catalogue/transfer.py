@@ -26,6 +26,12 @@ TRANSFER = (
     _kv("kv-zeroed", "all KV arrives as zeros", "kv-zeroed:1", on="eagle3-pd", smoke=True),
     _kv("kv-zeroed-hybrid", "all KV and state arrive as zeros", "kv-zeroed:1"),
     _kv("kv-truncated", "the second half of the blocks arrives as zeros", "kv-truncated:1", on="eagle3-pd"),
+    _kv(
+        "kv-first-block-lost",
+        "the first block is lost and the others land one place early, as in vLLM 0.24",
+        "kv-first-block-lost",
+        on="eagle3-pd",
+    ),
     _kv("kv-of-another-request", "KV of the request before", "kv-of-another-request", on="eagle3-pd"),
     *(
         _kv(f"kv-layer-{layer}-missing", f"layer {layer} is not sent", f"kv-layer-missing:{layer}", on="eagle3-pd")
