@@ -17,6 +17,7 @@ from harness.errors import Infra, Misconfigured
 from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
 from harness.plan.types import PortRun
 from harness.runtime.identity import ProcessId, alive, command_line, own_identity
+from harness.runtime.leases import socket_name
 from harness.runtime.record import record_path
 from harness.runtime.state_folder import prepare
 
@@ -83,19 +84,46 @@ def choose(
 
 @contextlib.contextmanager
 def lease_ports(runs: Sequence[PortRun], state_dir: Path, run_id: str) -> Iterator[dict[str, int]]:
-    """Reserve every run of ports for the time of the block: first port by purpose."""
+    """Reserve every run of ports for the time of the block: first port by purpose.
+
+    The registry keeps apart the runs of one state folder, a machine-wide name for each port those of different ones: a
+    port that is chosen and not yet bound looks free to everybody else.
+    """
     folder = prepare(state_dir)
     start = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4])
     span = port_span(_ephemeral_low())
-    with _registry(folder) as entries:
-        chosen = choose(runs, span, start, entries, _bindable)
-        owner = own_identity()
-        entries += [Taken(run_id, owner, run.purpose, chosen[run.purpose], run.length) for run in runs]
-    try:
-        yield chosen
-    finally:
+    with contextlib.ExitStack() as names:
+        named: set[int] = set()
+
+        def is_free(port: int) -> bool:
+            if port not in named and _bindable(port) and _take_name(port, names):
+                named.add(port)
+            return port in named
+
         with _registry(folder) as entries:
-            entries[:] = [entry for entry in entries if entry.run_id != run_id]
+            chosen = choose(runs, span, start, entries, is_free)
+            owner = own_identity()
+            entries += [Taken(run_id, owner, run.purpose, chosen[run.purpose], run.length) for run in runs]
+        try:
+            yield chosen
+        finally:
+            with _registry(folder) as entries:
+                entries[:] = [entry for entry in entries if entry.run_id != run_id]
+
+
+def port_key(port: int) -> str:
+    """What `harness.runtime.leases.socket_name` makes the machine-wide name of a reserved port of."""
+    return f"port {port}"
+
+
+def _take_name(port: int, names: contextlib.ExitStack) -> bool:
+    """Bind the name of ``port`` until ``names`` ends; False when another run has it."""
+    name = names.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        name.bind(socket_name(port_key(port)))
+    except OSError:
+        return False
+    return True
 
 
 def check_still_free(host: str, port: int) -> None:

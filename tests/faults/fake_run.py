@@ -6,6 +6,7 @@ python -m tests.faults.fake_run STATE_DIR RUN_DIR RUN_ID LAUNCH [fake engine opt
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from harness.runtime.identity import (
     own_identity,
     process_table,
 )
-from harness.runtime.leases import Holder, lease
+from harness.runtime.leases import Holder, lease, socket_name
 from harness.runtime.readiness import HttpHealth, wait
 from harness.runtime.record import RunRecord, read, record_path
 from harness.runtime.supervised import Servers, supervised
@@ -95,9 +96,28 @@ def new_run(root: Path, run_id: str = "r1") -> FakeRun:
     return FakeRun(run_id, new_marker(run_id), root / "state", run_dir)
 
 
+# Below every port that runs choose and that the kernel gives to connections: one of those may get a port between the
+# moment it was found free and the start of its server. Each process of a test session begins elsewhere.
+_PORTS = itertools.cycle(range(10_000, 20_000))
+for _ in range(os.getpid() * 97 % 10_000):
+    next(_PORTS)
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    while True:
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def name_is_bound(key: str) -> bool:
+    """Whether somebody on this machine holds the name of a device or a port."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(socket_name(key))
+        except OSError:
+            return True
+    return False
 
 
 @contextlib.contextmanager

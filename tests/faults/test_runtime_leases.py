@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,8 +16,8 @@ import pytest
 
 from harness.errors import Infra
 from harness.runtime.deadline import Deadline
-from harness.runtime.leases import Holder, Lease, holder_of, lease, socket_name
-from tests.faults.fake_run import new_run, soon
+from harness.runtime.leases import Holder, Lease, holder_of, lease
+from tests.faults.fake_run import name_is_bound, new_run, soon
 from tests.faults.test_runtime_supervisor import everything, nothing_left, separate_runner
 
 ROOT = Path(__file__).parents[2]
@@ -166,15 +165,6 @@ def test_a_device_that_something_else_uses_is_not_leased(tmp_path: Path, key: st
         lease([key], tmp_path, holder, deadline=Deadline.after(0), busy=lambda _: "40 GiB in use by pid 7"),
     ):
         pytest.fail("leased a busy device")
-
-
-def name_is_bound(key: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(socket_name(key))
-        except OSError:
-            return True
-    return False
 
 
 def test_the_lease_of_a_killed_runner_lasts_until_its_servers_are_gone(tmp_path: Path) -> None:

@@ -43,6 +43,14 @@ def test_two_runs_of_one_id_get_different_ports_while_both_live(tmp_path: Path) 
             assert again["http"] == theirs, "the ports of a killed run were not given back"
 
 
+def test_runs_of_one_id_with_different_state_folders_get_different_ports_before_they_bind_any(tmp_path: Path) -> None:
+    wanted = [PortRun("http", 3)]
+    with lease_ports(wanted, tmp_path / "one", "same") as ours, lease_ports(wanted, tmp_path / "two", "same") as theirs:
+        assert abs(theirs["http"] - ours["http"]) >= 3
+    with lease_ports(wanted, tmp_path / "two", "same") as again:
+        assert again == ours, "the names of a run that is over were not given back"
+
+
 def test_ports_are_contiguous_below_the_ephemeral_range_and_free(tmp_path: Path) -> None:
     with lease_ports([PortRun("a/http", 1), PortRun("a/nixl", 4), PortRun("b/nixl", 4)], tmp_path, "r1") as ports:
         low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
