@@ -36,12 +36,19 @@ def read_bounded(path: Path, limit_bytes: int, errors: str = "strict") -> str:
     return content.decode(errors=errors)
 
 
+def remove_with_scratch(path: Path) -> None:
+    """Remove ``path``, and what writers of it left that were killed half-way; nobody may be writing it any more."""
+    path.unlink(missing_ok=True)
+    for scratch in path.parent.glob(_scratch(path, "*").name):
+        scratch.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` so that a reader, a full disk or a power cut leaves the old text or the new one, never half.
 
     Raises OSError.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    scratch = _scratch(path, str(os.getpid()))
     with scratch.open("w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
@@ -52,3 +59,7 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _scratch(path: Path, writer: str) -> Path:
+    return path.with_name(f".{path.name}.{writer}.new")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import Misconfigured
-from harness.files import LARGEST_DATA_BYTES, read_bounded, write_atomically
+from harness.files import LARGEST_DATA_BYTES, read_bounded, remove_with_scratch, write_atomically
 from harness.runtime.identity import ProcessId, host_identity
 
 
@@ -120,7 +120,7 @@ def read_all(state_dir: Path) -> LiveRecords:
 
 
 def remove(state_dir: Path, run_id: str) -> None:
-    record_path(state_dir, run_id).unlink(missing_ok=True)
+    remove_with_scratch(record_path(state_dir, run_id))
 
 
 def from_another_boot(record: RunRecord) -> bool:

@@ -37,6 +37,11 @@ def servers(run: FakeRun) -> Iterator[Servers]:
         yield servers
 
 
+def for_a_moment() -> Deadline:
+    """Long enough that a server that is up is asked once and answers, on a busy machine, too."""
+    return Deadline.after(2.0)
+
+
 def url(port: int) -> str:
     return f"http://127.0.0.1:{port}"
 
@@ -69,7 +74,7 @@ def test_a_server_that_never_gets_healthy_is_quoted_with_its_log(run: FakeRun, s
     ready_port = TcpAnswers("decode-0", "127.0.0.1", port, greeting=False)
     wait([ready_port], soon(), servers.check, poll_s=0.02)
     with pytest.raises(NotReady, match=r"decode-0: .*/health answers; last seen: .*503.*serving on") as caught:
-        wait([HttpHealth("decode-0", url(port), spec.log)], Deadline.after(0.5), servers.check, poll_s=0.02)
+        wait([HttpHealth("decode-0", url(port), spec.log)], for_a_moment(), servers.check, poll_s=0.02)
     assert caught.value.log == spec.log
 
 
@@ -78,7 +83,7 @@ def test_a_server_with_another_model_is_not_ready(run: FakeRun, servers: Servers
     servers.start(run.server("decode-0", port, "--served-model-name", "other"), soon())
     ready(servers, port)
     with pytest.raises(NotReady, match="models other"):
-        wait([ModelListed("decode-0", url(port), "m")], Deadline.after(0.3), servers.check, poll_s=0.02)
+        wait([ModelListed("decode-0", url(port), "m")], for_a_moment(), servers.check, poll_s=0.02)
 
 
 def test_an_http_port_is_no_side_channel(run: FakeRun, servers: Servers) -> None:
@@ -86,7 +91,7 @@ def test_an_http_port_is_no_side_channel(run: FakeRun, servers: Servers) -> None
     servers.start(run.server("decode-0", port), soon())
     ready(servers, port)
     with pytest.raises(NotReady, match="side channel"):
-        wait([TcpAnswers("decode-0", "127.0.0.1", port)], Deadline.after(0.3), servers.check, poll_s=0.02)
+        wait([TcpAnswers("decode-0", "127.0.0.1", port)], for_a_moment(), servers.check, poll_s=0.02)
 
 
 def test_a_refused_completion_is_quoted(run: FakeRun, servers: Servers) -> None:
@@ -94,7 +99,7 @@ def test_a_refused_completion_is_quoted(run: FakeRun, servers: Servers) -> None:
     servers.start(run.server("decode-0", port, "--status", "400"), soon())
     ready(servers, port)
     with pytest.raises(NotReady, match=r"HTTP 400.*asked to fail"):
-        wait([completion(port)], Deadline.after(0.5), servers.check, poll_s=0.02)
+        wait([completion(port)], for_a_moment(), servers.check, poll_s=0.02)
 
 
 def test_a_death_is_seen_while_a_completion_hangs(run: FakeRun, servers: Servers) -> None:

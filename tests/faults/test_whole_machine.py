@@ -413,7 +413,7 @@ def test_a_clock_that_jumps_in_mid_run(whole: Whole, seconds: float) -> None:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(JUMP.format(path=str(jump)))
     whole.extra = {"PYTHONPATH": str(folder)}
-    whole.faults(decode={"slow_s": 0.05, "double_fork": True})
+    whole.faults(decode={"slow_s": 0.2, "double_fork": True})
     with whole.started() as command:
         command.reach("drive")
         jump.write_text(str(seconds))

@@ -71,7 +71,7 @@ def test_the_run_folder_is_its_users_own(whole: Whole) -> None:
 
 
 def test_runner_and_supervisor_listen_nowhere_and_servers_on_loopback_only(whole: Whole) -> None:
-    whole.faults(decode={"slow_s": 0.2})
+    whole.faults(decode={"slow_s": 0.4})
     with whole.started() as command:
         record = command.reach("drive")
         assert record.supervisor is not None

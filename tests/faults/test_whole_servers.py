@@ -40,7 +40,7 @@ class Fault:
 
 LINE = "ValueError: MTP speculative decoding layer 78 weights missing from checkpoint"
 # For servers that never get ready: the fake one needs a tenth of a second when it is well.
-SHORT = {"ready_s": 2.0}
+SHORT = {"ready_s": 3.0}
 # The first request to each server is the smoke request; the workload has 16 and one more comes after it.
 MIDDLE = 9
 LAST = 18
@@ -138,7 +138,13 @@ ANSWERING = (
         budgets={"drive_s": 1},
     ),
     Fault("wrong text", {"completions": "wrong-text", "from": 17}, REGRESSION, "output_matches_reference"),
-    Fault("hangs after the last request", {"completions": "hang", "from": LAST}, REGRESSION, "answers_after_run"),
+    Fault(
+        "hangs after the last request",
+        {"completions": "hang", "from": LAST},
+        REGRESSION,
+        "answers_after_run",
+        budgets={"request_s": 2},
+    ),
     Fault("exits in mid-run", {"dies_at": MIDDLE, "dies": "exit"}, REGRESSION, "code 1: .*the engine gave up"),
     Fault("is killed in mid-run", {"dies_at": MIDDLE, "dies": "kill"}, INFRA, "decode-0 was killed by SIGKILL"),
     Fault(
@@ -192,11 +198,14 @@ def inject(whole: Whole, fault: Fault) -> None:
 
     whole.faults(**{fault.role: {key: named(value) for key, value in fault.settings.items()}})
     whole.budgets = dataclasses.replace(whole.budgets, **fault.budgets)
+    if fault.settings.get("metrics") == "trickle":
+        whole.page_s = 2.0
 
 
 @pytest.mark.parametrize("fault", [*STARTING, *ANSWERING, *ENDING], ids=lambda fault: fault.name)
 def test_a_server_that(whole: Whole, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.run.execute._IMPORT_S", 3)
+    if fault.role == "importer":
+        monkeypatch.setattr("harness.run.execute._IMPORT_S", 3)
     inject(whole, fault)
     outcome = whole.run(launch=fault.launch)
     assert outcome.result is not None

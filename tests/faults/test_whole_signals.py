@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -20,16 +21,25 @@ from tests.faults.whole_run import CLEAN_WITHIN_S, Command, Whole, _lines
 
 pytestmark = pytest.mark.whole_run
 
+# The grace of a stop is half of it, and a server that ignores SIGTERM uses it up.
+STOP_S = 6.0
+
 INTERRUPTED, INFRA, REGRESSION = Verdict.INTERRUPTED, Verdict.INFRA, Verdict.REGRESSION
 INT, TERM, HUP, KILL = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL
 
-# What keeps a run in a phase until the signal comes.
+# What keeps a run in a phase until the signal comes, however late the test gets to send it.
 HOLD: dict[str, dict[str, dict[str, Any]]] = {
     "launch": {"importer": {"hang": True}},
     "ready": {"decode": {"health": "503", "engine_process": True}},
-    "drive": {"decode": {"slow_s": 0.3, "engine_process": True}},
+    "drive": {"decode": {"slow_s": 1.0, "engine_process": True}},
     "stop": {"decode": {"ignore_sigterm": True, "engine_process": True}},
 }
+
+
+def hold(whole: Whole, phase: str) -> None:
+    whole.faults(**HOLD[phase])
+    if phase == "stop":
+        whole.budgets = dataclasses.replace(whole.budgets, stop_s=STOP_S)
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ def target_of(whole: Whole, command: Command, record: RunRecord, name: str) -> P
 
 @pytest.mark.parametrize("fault", SIGNALS, ids=str)
 def test_after(whole: Whole, fault: Signalled) -> None:
-    whole.faults(**HOLD[fault.phase])
+    hold(whole, fault.phase)
     with whole.started(launch="warm" if fault.phase == "launch" else "spawn") as command:
         record = command.reach(fault.phase)
         target = target_of(whole, command, record, fault.target)
@@ -100,7 +110,7 @@ def test_after(whole: Whole, fault: Signalled) -> None:
 
 
 def test_a_signal_while_everything_is_ended_changes_nothing_of_the_end(whole: Whole) -> None:
-    whole.faults(**HOLD["stop"])
+    hold(whole, "stop")
     with whole.started() as command:
         record = command.reach("stop")
         for number in (INT, TERM, HUP, INT):
@@ -114,7 +124,7 @@ def test_a_signal_while_everything_is_ended_changes_nothing_of_the_end(whole: Wh
 
 @pytest.mark.parametrize("numbers", [(INT, INT), (HUP, TERM, INT, INT)], ids=len)
 def test_an_impatient_user_gets_the_same_clean_end(whole: Whole, numbers: tuple[signal.Signals, ...]) -> None:
-    whole.faults(decode={"slow_s": 0.3, "ignore_sigterm": True})
+    whole.faults(decode={"slow_s": 1.0, "ignore_sigterm": True})
     with whole.started() as command:
         record = command.reach("drive")
         for number in numbers:
@@ -127,7 +137,7 @@ def test_an_impatient_user_gets_the_same_clean_end(whole: Whole, numbers: tuple[
 
 
 def test_a_ctrl_c_of_the_terminal_reaches_the_whole_group_and_ends_it_once(whole: Whole) -> None:
-    whole.faults(decode={"slow_s": 0.3})
+    whole.faults(decode={"slow_s": 1.0})
     with whole.started() as command:
         command.reach("drive")
         os.killpg(command.process.pid, INT)
@@ -157,7 +167,7 @@ def test_the_next_run_finishes_what_a_killed_runner_and_supervisor_left(whole: W
 
 def test_a_stopped_runner_is_no_dead_one(whole: Whole) -> None:
     """SIGSTOP (Ctrl-Z): nobody may take its run for abandoned, and it goes on when it is let."""
-    whole.faults(decode={"slow_s": 0.1})
+    whole.faults(decode={"slow_s": 0.3})
     with whole.started() as command:
         record = command.reach("drive")
         os.kill(record.runner.pid, signal.SIGSTOP)

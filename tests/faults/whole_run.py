@@ -46,8 +46,9 @@ from tests.faults.fake_run import eventually, name_is_bound
 
 ROOT = Path(__file__).parents[2]
 NAME = "eagle3-pd"
-# Short, so that a fault that is only seen by its time costs seconds; a machine under load still meets them.
-BUDGETS = Timeouts(lease_s=5, ready_s=15, drive_s=15, request_s=2, settle_s=1, stop_s=2)
+# Met by servers that are well, on a machine with many times more to do than it has cores for. A fault that is only seen
+# by its time has a shorter budget of its own.
+BUDGETS = Timeouts(lease_s=5, ready_s=15, drive_s=15, request_s=10, settle_s=1, stop_s=2)
 # No fault may hold a run longer: every budget together, the teardown of the supervisor, and a slow machine.
 BOUND_S = 40.0
 # What issue 2 promises after a kill.
@@ -130,6 +131,7 @@ class Whole:
         self.tmp.mkdir()
         self.locations = Locations(cache=bench.cache, state=folder / "state", runs=folder / "runs")
         self.budgets = BUDGETS
+        self.page_s = 10.0
         self.extra: dict[str, str] = {}
         self.faults()
 
@@ -168,9 +170,9 @@ class Whole:
         said = io.StringIO()
         began_s = time.monotonic()
         with own_cores(self.token), pytest.MonkeyPatch.context() as patch:
-            # Both only to be quick: pytest takes a second to come up, and a page that hangs is given up after 10.
+            # Only to be quick: pytest takes a second to come up.
             patch.setattr(Run, "_judge", lambda _, facts: tuple(judge(name, facts) for name in facts.checks))
-            patch.setattr(pages, "fetch", functools.partial(fetch, timeout_s=2.0))
+            patch.setattr(pages, "fetch", functools.partial(fetch, timeout_s=self.page_s))
             shown = run_session(request, Console(file=said, width=200), retry_infra=retry)[-1]
         seconds = time.monotonic() - began_s
         assert seconds < BOUND_S, f"held for {seconds:.0f} s"
@@ -228,7 +230,7 @@ class Whole:
         deadline = Deadline.after(seconds)
         while (left := self.left()) and not deadline.expired:
             time.sleep(0.05)
-        assert not left
+        assert not left, f"still there: {'; '.join(left)}"
 
     def nothing_left(self) -> None:
         """No process, segment, record, scratch file or port of ours is left, and the devices can be had at once."""

@@ -39,6 +39,15 @@ def test_a_removed_record_is_gone_and_may_be_removed_again(tmp_path: Path) -> No
     assert records.read_all(tmp_path).records == ()
 
 
+def test_what_a_killed_writer_of_a_record_left_goes_with_it(tmp_path: Path) -> None:
+    records.save(tmp_path, RECORD)
+    (tmp_path / "live" / ".r1.json.4711.new").write_text('{"run_id": "r')
+    another = tmp_path / "live" / ".r10.json.4711.new"
+    another.write_text('{"run_id": "r')
+    records.remove(tmp_path, "r1")
+    assert list((tmp_path / "live").iterdir()) == [another]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run_id": 1}'])
 def test_a_file_that_is_no_record_is_reported_and_hides_no_other(tmp_path: Path, text: str) -> None:
     records.save(tmp_path, RECORD)
