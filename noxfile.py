@@ -80,8 +80,8 @@ def tests(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Whole runs of the gate against a fake engine, one fault in each (docs/faults.md); three minutes."""
     session.install("-q", "-e", ".[test]")
-    # Two at a time: a run mostly waits, and each has devices, ports and folders of its own.
-    session.run("pytest", "tests/faults", "-n", "2", *session.posargs)
+    # Four at a time: a run mostly waits, and each has devices, ports and folders of its own.
+    session.run("pytest", "tests/faults", "-n", "4", *session.posargs)
 
 
 @nox.session(tags=["self"], default=False)

@@ -37,7 +37,7 @@ NOX = "nox==2026.10.20"
 # Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
 SETUP_MINUTES = 15
 OWN_SESSIONS = {"lint": 10, "types": 10, "tests": 20}
-# The gate's own proofs, on two cores: faults take 3.5 minutes, the smoke mutations 2 once there is an engine.
+# The gate's own proofs, on two cores: faults take 3 minutes, the smoke mutations 2 once there is an engine.
 FAULTS_MINUTES = 15
 FALSIFY_MINUTES = SETUP_MINUTES + 10
 # Not below runs/: what is broken on purpose is nothing for the report of the deployments.
