@@ -76,7 +76,9 @@ QWEN35_HYBRID_MRV2 = _family(
     "qwen35-hybrid-mrv2",
     ModelSet(HubModel("Qwen/Qwen3.5-0.8B-Base"), None, tiny="qwen35-mtp"),
     gsm8k=0.2,
-    settings=EngineSettings(max_model_len=2048, prefix_caching=False, model_runner_v2=True, text_only=True),
+    settings=EngineSettings(
+        max_model_len=2048, prefix_caching=False, model_runner_v2=True, text_only=True, gated_delta_net=True
+    ),
     tags=("hybrid", "mrv2"),
     needs="1 GPU (hub: 16 GiB); model runner V2 is written in Triton, which the CPU engine does not have",
 )
