@@ -84,12 +84,12 @@ QWEN35_HYBRID_MRV2 = _family(
 )
 GEMMA4_MTP = _family(
     "gemma4-mtp",
-    ModelSet(HubModel("google/gemma-4-E4B-it"), HubModel("google/gemma-4-E4B-it-assistant"), tiny=None),
+    ModelSet(HubModel("google/gemma-4-E4B-it"), HubModel("google/gemma-4-E4B-it-assistant"), tiny="gemma4-mtp"),
     gsm8k=0.5,
     k=2,
     settings=EngineSettings(max_model_len=2048, text_only=True),
     gates=(Gate("transformers knows Gemma 4 from 5.8.0 on", transformers="5.8.0"),),
-    needs="1 GPU (hub: 40 GiB) and transformers >= 5.8.0",
+    needs="1 GPU (hub: 40 GiB) or 1 CPU core (tiny), and transformers >= 5.8.0",
 )
 
 JAMBA_PP2_MRV2 = Deployment(
