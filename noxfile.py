@@ -120,7 +120,7 @@ def doctor(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def pipeline(session: nox.Session) -> None:
-    """Render .buildkite/ from the registry. Option: --check prints the difference instead and fails on one."""
+    """Render .buildkite/ from the registry. Options: --check (print the difference, fail on one)  --vllm CHECKOUT."""
     harness(session, "pipeline", *session.posargs)
 
 

@@ -25,11 +25,14 @@ def add_commands(app: typer.Typer) -> None:
 
 def pipeline(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; print the difference, fail on one.")] = False,
+    vllm: Annotated[
+        Path | None, typer.Option(help="Render into this vLLM checkout instead, with its own image names.")
+    ] = None,
 ) -> None:
     """Render the Buildkite steps of every deployment into .buildkite/."""
     from harness.ci.cli import run_pipeline
 
-    _end(lambda: run_pipeline(PROJECT, check))
+    _end(lambda: run_pipeline(PROJECT, check, vllm))
 
 
 def audit(

@@ -26,21 +26,26 @@ class Variant:
 
 @dataclass(frozen=True)
 class Platform:
-    """``extra_dependencies``: paths that concern only this vendor; a change there runs its steps and no others'."""
+    """``extra_dependencies``: paths that concern only this vendor; a change there runs its steps and no others'.
+
+    ``transfer_dependencies``: likewise, of the deployments that move KV.
+    """
 
     name: PlatformName
     emoji: str
     image_step: str
     working_dir: str
     extra_dependencies: tuple[str, ...]
+    transfer_dependencies: tuple[str, ...]
     variants: tuple[Variant, ...]
     # The longest that the vendor's generator lets a step run; None: no limit.
     longest_minutes: int | None = None
 
 
-# Where the project is expected beside vLLM in the CI image, and in a checkout that Intel's runner mounts.
+# Where the project is expected in the CI images: in the vLLM checkout that they were built from.
 WORKSPACE = "/vllm-workspace"
 PROJECT_FOLDER = "spec_decode_gate"
+CONNECTOR_SCRIPT = ".buildkite/scripts/install-kv-connectors.sh"
 
 PLATFORMS: dict[PlatformName, Platform] = {
     "nvidia": Platform(
@@ -48,7 +53,8 @@ PLATFORMS: dict[PlatformName, Platform] = {
         ":nvidia:",
         "image-build",
         f"{WORKSPACE}/{PROJECT_FOLDER}",
-        ("vllm/platforms/cuda.py", "requirements/kv_connectors.txt"),
+        ("vllm/platforms/cuda.py",),
+        ("requirements/kv_connectors.txt", CONNECTOR_SCRIPT),
         (
             # Tiny checkpoints on the smallest pool for every pull request, the real ones every night.
             Variant("tiny", "l4", "L4", optional=False),
@@ -60,7 +66,8 @@ PLATFORMS: dict[PlatformName, Platform] = {
         ":amd:",
         "image-build-amd",
         f"{WORKSPACE}/{PROJECT_FOLDER}",
-        ("vllm/platforms/rocm.py", "requirements/kv_connectors_rocm.txt"),
+        ("vllm/platforms/rocm.py",),
+        ("requirements/kv_connectors_rocm.txt",),
         (Variant("tiny", "mi300", "MI300", optional=False), Variant("hub", "mi355", "MI355", optional=True)),
         # The AMD generator cuts every timeout to three hours.
         longest_minutes=180,
@@ -70,7 +77,9 @@ PLATFORMS: dict[PlatformName, Platform] = {
         ":intel:",
         "image-build-xpu",
         ".",
-        ("vllm/platforms/xpu.py", "requirements/kv_connectors.txt"),
+        ("vllm/platforms/xpu.py",),
+        # The image brings its own NIXL, and a change to its Dockerfile runs everything anyway.
+        (),
         (Variant("tiny", "intel_gpu", "BMG", optional=True, memory_gb=16),),
     ),
 }

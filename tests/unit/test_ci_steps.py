@@ -27,6 +27,7 @@ from harness.ci.steps import (
     run_minutes,
 )
 from harness.deployments import DEPLOYMENTS, EAGLE3_PD, Parallel, Timeouts
+from harness.errors import Misconfigured
 from tests.unit.test_ci_audit import CONFIG, TODAY
 
 
@@ -89,6 +90,36 @@ def test_every_command_is_valid_shell() -> None:
     for step in all_steps():
         for command in step["commands"]:
             assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0, command
+
+
+def test_intels_runner_script_leaves_every_command_as_it_is() -> None:
+    """It joins the words after `-m` and `-k` up to the next option into one, as a pytest marker."""
+    for step in steps_of(rendered()[INTEL_FILE]):
+        words = step["commands"][0].split()
+        after = [words[at + 1 : at + 3] for at, word in enumerate(words) if word in ("-m", "-k")]
+        assert after
+        assert all(value[:1] != "-" and following[:1] == "-" for value, following in after), step["commands"]
+
+
+def test_of_the_connectors_only_nixl_is_installed_and_only_where_kv_moves(tmp_path: Path) -> None:
+    script = tmp_path / ".buildkite" / "scripts" / "install-kv-connectors.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text('echo "script:" && cat "$KV_CONNECTORS_REQUIREMENTS"\n', encoding="utf-8")
+    (tmp_path / "requirements").mkdir()
+    pins = "lmcache >= 0.5.6\n# not nixl\nnixl == 1.5.0\nmooncake-transfer-engine >= 0.3.12\n"
+    (tmp_path / "requirements" / "kv_connectors.txt").write_text(pins, encoding="utf-8")
+    (tmp_path / "project").mkdir()
+    for step in steps_of(rendered()[NVIDIA_FILE]):
+        name = deployment_of(step["key"])
+        assert name is not None
+        before, installs, _ = step["commands"][0].partition(" && pip install ")
+        script_part = before if installs else ":"
+        ran = subprocess.run(
+            ["bash", "-c", script_part], cwd=tmp_path / "project", capture_output=True, text=True, check=True
+        )
+        moves_kv = DEPLOYMENTS[name].transfer is not None
+        assert ran.stdout == ("script:\nnixl == 1.5.0\n" if moves_kv else "")
+        assert ("requirements/kv_connectors.txt" in step["source_file_dependencies"]) is moves_kv
 
 
 def test_a_failing_first_command_fails_the_step() -> None:
@@ -175,6 +206,35 @@ def test_unknown_fields_of_upstream_pass_through_and_known_ones_do_not() -> None
     [first, *_] = carry_over(document, on_disk)["steps"]
     assert first["automatic_shard"] is True
     assert first["timeout_in_minutes"] == run_minutes(EAGLE3_PD)
+
+
+def test_a_variable_that_upstream_added_to_a_step_passes_through_and_one_of_ours_does_not() -> None:
+    document = documents([EAGLE3_PD], read_list)[INTEL_FILE]
+    on_disk = YAML(typ="safe").load(as_yaml(document))
+    on_disk["steps"][0]["env"] |= {"ZE_AFFINITY_MASK": "0", "VLLM_TEST_DEVICE": "cpu", "REGISTRY": "stale"}
+    first, second = carry_over(document, on_disk)["steps"]
+    assert first["env"] == {"VLLM_TEST_DEVICE": "xpu", "ZE_AFFINITY_MASK": "0"}
+    assert second["env"] == {"VLLM_TEST_DEVICE": "xpu"}
+
+
+def test_rendered_into_a_vllm_checkout_intels_steps_name_its_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tmp_path / INTEL_FILE
+    jobs.parent.mkdir(parents=True)
+    with pytest.raises(Misconfigured, match="REGISTRY"):
+        run_pipeline(tmp_path, check=False, vllm=tmp_path)
+    env = '{REGISTRY: registry.example, REPO: "images"}'
+    command = "bash .buildkite/scripts/hardware_ci/run-intel-test.sh pytest"
+    theirs = f"steps:\n- label: theirs\n  commands: ['{command}']\n  env: {env}\n"
+    (jobs.parent / "theirs.yaml").write_text(theirs, encoding="utf-8")
+    assert run_pipeline(tmp_path, check=False, vllm=tmp_path) == 0
+    assert not (tmp_path / PROJECT_FILE).exists()
+    for step in steps_of(jobs.read_text(encoding="utf-8")):
+        assert step["env"] == {"REGISTRY": "registry.example", "REPO": "images", "VLLM_TEST_DEVICE": "xpu"}
+    capsys.readouterr()
+    assert run_pipeline(tmp_path, check=True, vllm=tmp_path) == 0
+    assert capsys.readouterr().out == ""
 
 
 def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
