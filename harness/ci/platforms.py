@@ -42,9 +42,10 @@ class Platform:
     longest_minutes: int | None = None
 
 
-# Where the project is expected in the CI images: in the vLLM checkout that they were built from.
 WORKSPACE = "/vllm-workspace"
-PROJECT_FOLDER = "spec_decode_gate"
+# Where the project is expected in a vLLM checkout, and so in the images. AMD's jobs lay their workspace from an
+# artifact that holds few folders of the checkout, .buildkite among them; below tests/ it would pass for vLLM's tests.
+PROJECT_FOLDER = ".buildkite/spec_decode_gate"
 CONNECTOR_SCRIPT = ".buildkite/scripts/install-kv-connectors.sh"
 
 PLATFORMS: dict[PlatformName, Platform] = {

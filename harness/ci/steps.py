@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from harness.ci.platforms import CONNECTOR_SCRIPT, PLATFORMS, PROJECT_FOLDER, Platform, Variant, pool_size
+from harness.ci.platforms import CONNECTOR_SCRIPT, PLATFORMS, PROJECT_FOLDER, WORKSPACE, Platform, Variant, pool_size
 from harness.ci.upstream import IMAGE_VARIABLES, RUNNER
 from harness.deployments import Deployment, KvBuffer
 
@@ -41,8 +41,8 @@ NOX = "nox==2026.10.20"
 # NIXL alone, as vLLM pins it: the whole list has ranges, and its other connectors replace what the image was built
 # and tested with (numpy, protobuf, OpenTelemetry, gRPC). The script picks the build for the image's CUDA.
 NIXL = (
-    "grep ^nixl ../requirements/kv_connectors.txt > nixl.txt && "
-    f"KV_CONNECTORS_REQUIREMENTS=nixl.txt bash ../{CONNECTOR_SCRIPT} && "
+    f"grep ^nixl {WORKSPACE}/requirements/kv_connectors.txt > nixl.txt && "
+    f"KV_CONNECTORS_REQUIREMENTS=nixl.txt bash {WORKSPACE}/{CONNECTOR_SCRIPT} && "
 )
 # Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
 SETUP_MINUTES = 15
@@ -147,6 +147,7 @@ def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Docume
                 step |= {
                     "working_dir": DoubleQuotedScalarString(platform.working_dir),
                     "source_file_dependencies": [
+                        f"{PROJECT_FOLDER}/",
                         *read(deployment.name),
                         *_vendor_dependencies(platform, deployment),
                     ],
@@ -185,6 +186,7 @@ def intel_document(deployments: Iterable[Deployment], read: ReadList, image: Map
                     "working_dir": DoubleQuotedScalarString(platform.working_dir),
                     "env": {**image, "VLLM_TEST_DEVICE": "xpu"},
                     "source_file_dependencies": [
+                        f"{PROJECT_FOLDER}/",
                         *read(deployment.name),
                         *_vendor_dependencies(platform, deployment),
                     ],

@@ -108,15 +108,12 @@ def test_of_the_connectors_only_nixl_is_installed_and_only_where_kv_moves(tmp_pa
     (tmp_path / "requirements").mkdir()
     pins = "lmcache >= 0.5.6\n# not nixl\nnixl == 1.5.0\nmooncake-transfer-engine >= 0.3.12\n"
     (tmp_path / "requirements" / "kv_connectors.txt").write_text(pins, encoding="utf-8")
-    (tmp_path / "project").mkdir()
     for step in steps_of(rendered()[NVIDIA_FILE]):
         name = deployment_of(step["key"])
         assert name is not None
         before, installs, _ = step["commands"][0].partition(" && pip install ")
-        script_part = before if installs else ":"
-        ran = subprocess.run(
-            ["bash", "-c", script_part], cwd=tmp_path / "project", capture_output=True, text=True, check=True
-        )
+        script_part = before.replace("/vllm-workspace", str(tmp_path)) if installs else ":"
+        ran = subprocess.run(["bash", "-c", script_part], cwd=tmp_path, capture_output=True, text=True, check=True)
         moves_kv = DEPLOYMENTS[name].transfer is not None
         assert ran.stdout == ("script:\nnixl == 1.5.0\n" if moves_kv else "")
         assert ("requirements/kv_connectors.txt" in step["source_file_dependencies"]) is moves_kv
@@ -252,6 +249,11 @@ def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
     shown = capsys.readouterr().out
     assert "-    device: a100" in shown
     assert "+    device: l4" in shown
+
+
+def test_a_change_to_the_gate_itself_starts_every_step_of_a_pull_request() -> None:
+    chosen = choose(documents(DEPLOYMENTS.values(), read_list), [".buildkite/spec_decode_gate/baselines.toml"])
+    assert all(step.selected is ("Nightly" not in step.label) for step in chosen)
 
 
 def test_a_change_to_the_drafter_starts_every_session_that_runs_it() -> None:
