@@ -132,5 +132,5 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
-    """Merge the reports of several runs. Options: --junit FILE  --annotation  RUN_DIRS."""
+    """Merge the reports of several runs. Options: --junit FILE  --annotation  --allow NAME  RUN_DIRS."""
     harness(session, "report", *session.posargs)

@@ -52,11 +52,12 @@ def report(
     annotation: Annotated[
         bool, typer.Option("--annotation", help="Write annotation.md; publish it where buildkite-agent is present.")
     ] = False,
+    allow: Annotated[list[str] | None, typer.Option(help="Deployment that may have ended `unsupported`.")] = None,
 ) -> None:
     """Merge the reports of several runs for CI. The exit code is that of the worst verdict."""
     from harness.ci.reports import run_report
 
-    _end(lambda: run_report(run_dirs, junit, annotation))
+    _end(lambda: run_report(run_dirs, junit, annotation, allow or ()))
 
 
 @ci.command()

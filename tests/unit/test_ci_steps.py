@@ -82,7 +82,8 @@ def test_no_step_asks_for_tiny_models_that_do_not_exist() -> None:
 def test_only_an_expected_refusal_is_let_through_on_cpu() -> None:
     steps = documents(DEPLOYMENTS.values(), read_list, {"dp2"})[PROJECT_FILE]["steps"]
     allowing = [step["key"] for step in steps if "--allow" in step["commands"][0]]
-    assert allowing == ["dp2"]
+    # In its own step, and in the one that ends with the worst word of all.
+    assert allowing == ["dp2", "report"]
     assert all("--allow" not in step["commands"][0] for step in all_steps())
 
 
@@ -232,6 +233,11 @@ def test_rendered_into_a_vllm_checkout_intels_steps_name_its_image(
     capsys.readouterr()
     assert run_pipeline(tmp_path, check=True, vllm=tmp_path) == 0
     assert capsys.readouterr().out == ""
+    # The checkout's jobs move to another image: the steps follow, and the ones rendered before do not object.
+    (jobs.parent / "theirs.yaml").write_text(theirs.replace('"images"', '"others"'), encoding="utf-8")
+    assert run_pipeline(tmp_path, check=True, vllm=tmp_path) == 1
+    assert run_pipeline(tmp_path, check=False, vllm=tmp_path) == 0
+    assert {step["env"]["REPO"] for step in steps_of(jobs.read_text(encoding="utf-8"))} == {"others"}
 
 
 def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
