@@ -26,17 +26,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Platform:
-    """``extra_dependencies``: paths that concern only this vendor; a change there runs its steps and no others'.
-
-    ``transfer_dependencies``: likewise, of the deployments that move KV.
-    """
+    """``extra_dependencies``: paths that concern only this vendor; a change there runs its steps and no others'."""
 
     name: PlatformName
     emoji: str
     image_step: str
     working_dir: str
     extra_dependencies: tuple[str, ...]
-    transfer_dependencies: tuple[str, ...]
     variants: tuple[Variant, ...]
     # The longest that the vendor's generator lets a step run; None: no limit.
     longest_minutes: int | None = None
@@ -46,7 +42,6 @@ WORKSPACE = "/vllm-workspace"
 # Where the project is expected in a vLLM checkout, and so in the images. AMD's jobs lay their workspace from an
 # artifact that holds few folders of the checkout, .buildkite among them; below tests/ it would pass for vLLM's tests.
 PROJECT_FOLDER = ".buildkite/spec_decode_gate"
-CONNECTOR_SCRIPT = ".buildkite/scripts/install-kv-connectors.sh"
 
 PLATFORMS: dict[PlatformName, Platform] = {
     "nvidia": Platform(
@@ -55,7 +50,6 @@ PLATFORMS: dict[PlatformName, Platform] = {
         "image-build",
         f"{WORKSPACE}/{PROJECT_FOLDER}",
         ("vllm/platforms/cuda.py",),
-        ("requirements/kv_connectors.txt", CONNECTOR_SCRIPT),
         (
             # Tiny checkpoints on the smallest pool for every pull request, the real ones every night.
             Variant("tiny", "l4", "L4", optional=False),
@@ -68,7 +62,6 @@ PLATFORMS: dict[PlatformName, Platform] = {
         "image-build-amd",
         f"{WORKSPACE}/{PROJECT_FOLDER}",
         ("vllm/platforms/rocm.py",),
-        ("requirements/kv_connectors_rocm.txt",),
         (Variant("tiny", "mi300", "MI300", optional=False), Variant("hub", "mi355", "MI355", optional=True)),
         # The AMD generator cuts every timeout to three hours.
         longest_minutes=180,
@@ -79,8 +72,6 @@ PLATFORMS: dict[PlatformName, Platform] = {
         "image-build-xpu",
         ".",
         ("vllm/platforms/xpu.py",),
-        # The image brings its own NIXL, and a change to its Dockerfile runs everything anyway.
-        (),
         (Variant("tiny", "intel_gpu", "BMG", optional=True, memory_gb=16),),
     ),
 }

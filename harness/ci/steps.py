@@ -16,7 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from harness.ci.platforms import CONNECTOR_SCRIPT, PLATFORMS, PROJECT_FOLDER, WORKSPACE, Platform, Variant, pool_size
+from harness.ci.platforms import PLATFORMS, PROJECT_FOLDER, WORKSPACE, Platform, Variant, pool_size
 from harness.ci.upstream import IMAGE_VARIABLES, RUNNER
 from harness.deployments import Deployment, KvBuffer
 
@@ -38,10 +38,13 @@ KNOWN_FIELDS = frozenset(
 # Likewise of a step's environment.
 KNOWN_ENV = frozenset((*IMAGE_VARIABLES, "VLLM_TEST_DEVICE"))
 NOX = "nox==2026.10.20"
-# NIXL alone, as vLLM pins it: the whole list has ranges, and its other connectors replace what the image was built
-# and tested with (numpy, protobuf, OpenTelemetry, gRPC). The script picks the build for the image's CUDA.
-NIXL = (
-    f"grep ^nixl {WORKSPACE}/requirements/kv_connectors.txt > nixl.txt && "
+# NVIDIA's image has no connector; AMD's and Intel's bring NIXL. NIXL alone, as vLLM pins it: the whole list has ranges,
+# and its other connectors replace what the image was built and tested with (numpy, protobuf, OpenTelemetry, gRPC). The
+# script picks the build for the image's CUDA.
+CONNECTORS = "requirements/kv_connectors.txt"
+CONNECTOR_SCRIPT = ".buildkite/scripts/install-kv-connectors.sh"
+INSTALL_NIXL = (
+    f"grep ^nixl {WORKSPACE}/{CONNECTORS} > nixl.txt && "
     f"KV_CONNECTORS_REQUIREMENTS=nixl.txt bash {WORKSPACE}/{CONNECTOR_SCRIPT} && "
 )
 # Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
@@ -102,11 +105,6 @@ def _minutes(platform: Platform, deployment: Deployment) -> int:
     return minutes
 
 
-def _vendor_dependencies(platform: Platform, deployment: Deployment) -> list[str]:
-    transferred = platform.transfer_dependencies if deployment.transfer is not None else ()
-    return [*platform.extra_dependencies, *transferred]
-
-
 def _mirror(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -> Step | None:
     platform = PLATFORMS["amd"]
     own = next((other for other in platform.variants if other.models == variant.models), None)
@@ -122,8 +120,10 @@ def _mirror(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -
             **({"num_devices": devices} if devices != deployment.devices else {}),
             "timeout_in_minutes": _minutes(platform, deployment),
             "depends_on": [platform.image_step],
+            # What the step does first is NVIDIA's: on ROCm the same script installs other things, unpinned.
+            **({"commands": [gate_command(deployment, own, buffer)]} if buffer is not None else {}),
             # The generator adds the mirrored step's own list to this one.
-            "source_file_dependencies": _vendor_dependencies(platform, deployment),
+            "source_file_dependencies": list(platform.extra_dependencies),
         }
     }
 
@@ -149,9 +149,12 @@ def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Docume
                     "source_file_dependencies": [
                         f"{PROJECT_FOLDER}/",
                         *read(deployment.name),
-                        *_vendor_dependencies(platform, deployment),
+                        *platform.extra_dependencies,
+                        *((CONNECTORS, CONNECTOR_SCRIPT) if buffer is not None else ()),
                     ],
-                    "commands": [(NIXL if buffer is not None else "") + gate_command(deployment, variant, buffer)],
+                    "commands": [
+                        (INSTALL_NIXL if buffer is not None else "") + gate_command(deployment, variant, buffer)
+                    ],
                 }
                 mirror = _mirror(deployment, variant, buffer)
                 if mirror is not None:
@@ -188,7 +191,7 @@ def intel_document(deployments: Iterable[Deployment], read: ReadList, image: Map
                     "source_file_dependencies": [
                         f"{PROJECT_FOLDER}/",
                         *read(deployment.name),
-                        *_vendor_dependencies(platform, deployment),
+                        *platform.extra_dependencies,
                     ],
                     "commands": [f"bash {RUNNER} 'cd {PROJECT_FOLDER} && {gate_command(deployment, variant, buffer)}'"],
                 }
