@@ -76,18 +76,20 @@ QWEN35_HYBRID_MRV2 = _family(
     "qwen35-hybrid-mrv2",
     ModelSet(HubModel("Qwen/Qwen3.5-0.8B-Base"), None, tiny="qwen35-mtp"),
     gsm8k=0.2,
-    settings=EngineSettings(max_model_len=2048, prefix_caching=False, model_runner_v2=True, text_only=True),
+    settings=EngineSettings(
+        max_model_len=2048, prefix_caching=False, model_runner_v2=True, text_only=True, gated_delta_net=True
+    ),
     tags=("hybrid", "mrv2"),
     needs="1 GPU (hub: 16 GiB); model runner V2 is written in Triton, which the CPU engine does not have",
 )
 GEMMA4_MTP = _family(
     "gemma4-mtp",
-    ModelSet(HubModel("google/gemma-4-E4B-it"), HubModel("google/gemma-4-E4B-it-assistant"), tiny=None),
+    ModelSet(HubModel("google/gemma-4-E4B-it"), HubModel("google/gemma-4-E4B-it-assistant"), tiny="gemma4-mtp"),
     gsm8k=0.5,
     k=2,
     settings=EngineSettings(max_model_len=2048, text_only=True),
     gates=(Gate("transformers knows Gemma 4 from 5.8.0 on", transformers="5.8.0"),),
-    needs="1 GPU (hub: 40 GiB) and transformers >= 5.8.0",
+    needs="1 GPU (hub: 40 GiB) or 1 CPU core (tiny), and transformers >= 5.8.0",
 )
 
 JAMBA_PP2_MRV2 = Deployment(

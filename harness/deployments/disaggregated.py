@@ -63,7 +63,12 @@ MTP_PD = Deployment(
     workload="mt-bench",
     checks=PD_CHECKS,
     settings=EngineSettings(
-        max_model_len=4096, block_size=32, ssm_conv_state_layout="DS", hybrid_kv_cache=True, prefix_caching=False
+        max_model_len=4096,
+        block_size=32,
+        ssm_conv_state_layout="DS",
+        hybrid_kv_cache=True,
+        prefix_caching=False,
+        gated_delta_net=True,
     ),
     tags=("pd", "mtp", "hybrid"),
     needs="2 GPUs (hub: 8 GiB each) or 2 CPU cores (tiny)",

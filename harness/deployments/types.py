@@ -10,7 +10,7 @@ Method = Literal["eagle3", "mtp"]
 ModelSetName = Literal["hub", "tiny"]
 KvBuffer = Literal["device", "host"]
 WorkloadName = Literal["tiny", "mt-bench", "paired", "gsm8k"]
-ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp"]
+ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp"]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class EngineSettings:
     """Engine arguments that belong to the deployment itself, the same on every machine.
 
     ``batch_invariant``: on CUDA, kernels whose result does not depend on the batch; only with hub models, whose text
-    would otherwise depend on rounding. ``text_only``: no profiling of images, video or audio.
+    would otherwise depend on rounding. ``text_only``: no profiling of images, video or audio. ``gated_delta_net``: the
+    model has such layers, whose prefill kernels CUDA engines take from FlashInfer.
     """
 
     max_model_len: int = 4096
@@ -106,6 +107,7 @@ class EngineSettings:
     model_runner_v2: bool = False
     batch_invariant: bool = False
     text_only: bool = False
+    gated_delta_net: bool = False
 
 
 @dataclass(frozen=True)

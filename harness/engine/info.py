@@ -33,6 +33,7 @@ class EngineInfo:
     environment: frozenset[str]
     architectures: frozenset[str]
     has_torchvision: bool
+    has_flashinfer: bool
     pads_loaded_requests: bool
     lock: str | None = None
 

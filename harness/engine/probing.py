@@ -37,6 +37,7 @@ class ProbeAnswer(BaseModel):
     environment: frozenset[str]
     architectures: frozenset[str]
     has_torchvision: bool
+    has_flashinfer: bool
     pads_loaded_requests: bool
 
 

@@ -82,6 +82,11 @@ def has_torchvision() -> bool:
     return True
 
 
+def has_flashinfer() -> bool:
+    """Looked up, not imported: its import alone takes seconds and may compile."""
+    return importlib.util.find_spec("flashinfer") is not None
+
+
 def pads_loaded_requests() -> bool:
     """Whether the scheduler pads the one-token step of a KV-loaded request with rejected drafts (0.32; not 0.24)."""
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -109,6 +114,7 @@ def describe() -> dict[str, object]:
         "environment": sorted(vllm.envs.environment_variables),
         "architectures": sorted(ModelRegistry.get_supported_archs()),
         "has_torchvision": has_torchvision(),
+        "has_flashinfer": has_flashinfer(),
         "pads_loaded_requests": pads_loaded_requests(),
     }
 

@@ -125,10 +125,16 @@ def server_argv(
             argv += ["--per-request-spec-decode-metrics", "detailed"]
     if (model_set == "tiny" or settings.text_only) and engine.knows("--language-model-only"):
         argv.append("--language-model-only")
-    if engine.platform == "cuda" and settings.hybrid_kv_cache and engine.knows("--gdn-prefill-backend"):
-        # The default needs flashinfer, which a plain install does not bring.
+    if gdn_without_flashinfer(deployment, engine):
         argv += ["--gdn-prefill-backend", "triton"]
     return tuple(argv)
+
+
+def gdn_without_flashinfer(deployment: Deployment, engine: EngineInfo) -> bool:
+    """Whether the engine would take its gated delta net kernels from a package that it does not have, and stop."""
+    if engine.platform != "cuda" or engine.has_flashinfer:
+        return False
+    return deployment.settings.gated_delta_net and engine.knows("--gdn-prefill-backend")
 
 
 def _memory(engine: EngineInfo, model_set: ModelSetName, servers_per_device: int) -> list[str]:

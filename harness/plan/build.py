@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.deployments import Deployment, KvBuffer, ModelSetName, Role
 from harness.engine.info import EngineInfo
 from harness.errors import Misconfigured
-from harness.plan.arguments import server_argv
+from harness.plan.arguments import gdn_without_flashinfer, server_argv
 from harness.plan.assign import usable
 from harness.plan.environment import LOOPBACK, engine_environment, router_environment
 from harness.plan.memory import check_shared
@@ -164,6 +164,8 @@ def _notes(inputs: Inputs, stages: tuple[Stage, ...]) -> tuple[str, ...]:
     if inputs.deployment.settings.batch_invariant:
         on = "VLLM_BATCH_INVARIANT" in stages[0].servers[0].environment
         notes.append(f"batch-invariant kernels: {'on' if on else 'off (hub models on CUDA only)'}")
+    if gdn_without_flashinfer(inputs.deployment, inputs.engine):
+        notes.append("gated delta net prefill: Triton (the engine's own choice is FlashInfer, which it does not have)")
     if inputs.options.share_devices:
         notes.append("servers share devices (--share-devices)")
     if inputs.passed:

@@ -22,6 +22,7 @@ MODE_TOKENS: dict[int, tuple[int, int]] = {ord(str(2 * c + v)): (c, v + 1) for c
 # recurrent state of the layer that computes it: a rejected draft that is not rolled back changes the text.
 POISON = 258
 NO_DELAY = (0,) * CHANNELS
+NO_WINDOW = (0,) * CHANNELS
 REPEATS = 2
 
 Modes = tuple[int, ...]
@@ -37,11 +38,13 @@ class Chain:
 
     ``reader_class`` -1: a plain token. ``wrong``: plain tokens that the drafter gets wrong; it never errs on readers.
     ``delays``: for each channel, how many tokens later than its mode token the reading appears (see `target_modes`).
-    ``drafter_from``: the first prompt position that the drafter embeds.
+    ``windows``: for each channel, over how many tokens its layer attends; 0: all.
+    ``drafter_from``: the first prompt position that the drafter sees.
     """
 
     seed: int
     delays: tuple[int, ...]
+    windows: tuple[int, ...]
     drafter_from: int
     successor: tuple[int, ...]
     reader_class: tuple[int, ...]
@@ -87,17 +90,21 @@ def read_modes(prompt_ids: Sequence[int]) -> Modes:
     return tuple(readings)
 
 
-def target_modes(prompt_ids: Sequence[int], position: int, delays: tuple[int, ...]) -> Modes:
+def target_modes(
+    prompt_ids: Sequence[int], position: int, delays: tuple[int, ...], windows: tuple[int, ...] = NO_WINDOW
+) -> Modes:
     """What the target's layers read at ``position``, which may lie past the prompt.
 
     A channel with a delay of d > 0 is recurrent: a mode token erases its state at once and writes it d steps later,
-    having passed through the convolution state. A channel without delay is attention and sees the mode token at once.
+    having passed through the convolution state. A channel without delay is attention and sees the mode token at once,
+    until the mode token leaves its window.
     """
     readings: list[int] = []
-    for channel, delay in enumerate(delays):
+    for channel, (delay, window) in enumerate(zip(delays, windows, strict=True)):
+        oldest = max(0, position - window + 1) if window else 0
         found = [MODE_TOKENS[token][1] if MODE_TOKENS.get(token, (-1,))[0] == channel else 0 for token in prompt_ids]
         # The last event up to `position` decides; where a write and an erasure fall together, the write does.
-        for place in range(min(position, len(found) - 1 + delay), -1, -1):
+        for place in range(min(position, len(found) - 1 + delay), oldest - 1, -1):
             if place >= delay and place - delay < len(found) and found[place - delay]:
                 readings.append(found[place - delay])
                 break
@@ -114,6 +121,7 @@ def build_chain(
     *,
     shared_head: bool,
     delays: tuple[int, ...] = NO_DELAY,
+    windows: tuple[int, ...] = NO_WINDOW,
     drafter_from: int = 1,
     wrong_share: float = 0.4,
 ) -> Chain:
@@ -150,6 +158,7 @@ def build_chain(
     return Chain(
         seed=seed,
         delays=delays,
+        windows=windows,
         drafter_from=drafter_from,
         successor=tuple(follows[t] for t in range(VOCAB_SIZE)),
         reader_class=tuple(reader_class),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.zoo.chain import MODE_TOKENS, AmbiguousPrompt, Chain, read_modes, target_modes
+from harness.zoo.chain import MODE_TOKENS, NO_DELAY, AmbiguousPrompt, Chain, Modes, read_modes, target_modes
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ def simulate(
     ``max_model_len``: matters to the last ``k`` tokens that fit; a step there verifies only as many drafts as do.
     """
     _refuse(prompt_ids, max_tokens, k)
-    last = len(prompt_ids) - 1
-    seen = [target_modes(prompt_ids, last + step, chain.delays) for step in range(max(chain.delays) + 1)]
-    drafter_modes = read_modes(_drafter_prompt(chain, prompt_ids, disaggregated))
+    seen = _readings(chain, prompt_ids, chain.delays)
+    seen_by_drafter = _readings(chain, _drafter_prompt(chain, prompt_ids, disaggregated), NO_DELAY)
     emitted: list[int] = []
 
     def step_on(token: int) -> None:
@@ -54,6 +53,8 @@ def simulate(
     while len(emitted) < max_tokens:
         room = k if max_model_len is None else min(k, max_model_len - len(prompt_ids) - len(emitted) - 1)
         guess = emitted[-1]
+        # From the last token that the target has cached, for all drafts of the step.
+        drafter_modes = seen_by_drafter[min(len(emitted), len(seen_by_drafter)) - 1]
         step_on(guess)
         for position in range(room):
             guess = chain.draft(guess, drafter_modes)
@@ -66,8 +67,14 @@ def simulate(
     return Simulated(tuple(emitted[:max_tokens]), drafts, draft_tokens, sum(per_position), tuple(per_position))
 
 
+def _readings(chain: Chain, prompt_ids: Sequence[int], delays: tuple[int, ...]) -> list[Modes]:
+    """What is read at the last prompt token, one token later, and so on until nothing changes any more."""
+    last, steps = len(prompt_ids) - 1, max(*chain.delays, *chain.windows) + 1
+    return [target_modes(prompt_ids, last + step, delays, chain.windows) for step in range(steps)]
+
+
 def _drafter_prompt(chain: Chain, prompt_ids: Sequence[int], disaggregated: bool) -> Sequence[int]:
-    """The prompt tokens that the drafter has embedded when it starts to draft."""
+    """The prompt tokens that the drafter has seen when it starts to draft."""
     # Of a recurrent model the prefill server computes all but the last prompt token, so its drafter, which is one token
     # ahead, ends with a token of its own; the decode server's drafter does not go back there.
     recurrent = max(chain.delays) > 0

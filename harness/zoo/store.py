@@ -17,8 +17,8 @@ from filelock import FileLock
 from safetensors.numpy import save_file
 
 from harness.deployments import ZooName
-from harness.zoo import deepseek, llama, qwen
-from harness.zoo.chain import NO_DELAY, Chain, build_chain
+from harness.zoo import deepseek, gemma4, llama, qwen
+from harness.zoo.chain import NO_DELAY, NO_WINDOW, Chain, build_chain
 from harness.zoo.stream import Config, Weights
 from harness.zoo.tokens import write_tokenizer
 from harness.zoo.wrapped import PREPROCESSOR, wrap
@@ -49,10 +49,11 @@ class Recipe:
     dtype: Literal["float32", "bfloat16"]
     target: Generator
     drafter: Generator | None
+    windows: tuple[int, ...] = NO_WINDOW
 
 
 # EAGLE and MTP drafters are one token ahead of the target, so they never embed the first prompt token; the DeepSeek MTP
-# layer masks what it embeds at position 0, which is the second one.
+# layer masks what it embeds at position 0, which is the second one. Gemma's reads the target's cache, which holds all.
 RECIPES: dict[ZooName, Recipe] = {
     "llama-eagle3": Recipe(
         seed=3,
@@ -81,6 +82,16 @@ RECIPES: dict[ZooName, Recipe] = {
         target=deepseek.target,
         drafter=None,
     ),
+    "gemma4-mtp": Recipe(
+        seed=9,
+        shared_head=False,
+        delays=NO_DELAY,
+        drafter_from=0,
+        dtype="bfloat16",
+        target=gemma4.target,
+        drafter=gemma4.drafter,
+        windows=gemma4.WINDOWS,
+    ),
 }
 
 
@@ -89,7 +100,11 @@ def chain_of(name: ZooName) -> Chain:
     """The tables of ``name``, without building the checkpoint."""
     recipe = RECIPES[name]
     return build_chain(
-        recipe.seed, shared_head=recipe.shared_head, delays=recipe.delays, drafter_from=recipe.drafter_from
+        recipe.seed,
+        shared_head=recipe.shared_head,
+        delays=recipe.delays,
+        windows=recipe.windows,
+        drafter_from=recipe.drafter_from,
     )
 
 

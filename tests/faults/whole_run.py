@@ -88,6 +88,7 @@ def build_bench(root: Path) -> Bench:
         environment=frozenset(),
         architectures=frozenset({"LlamaForCausalLM"}),
         has_torchvision=False,
+        has_flashinfer=False,
         pads_loaded_requests=True,
     )
     (root / "probe.json").write_text(answer.model_dump_json())

@@ -56,6 +56,7 @@ def engine(platform: EnginePlatform, flags: frozenset[str] = ALL_FLAGS) -> Engin
         environment=frozenset(),
         architectures=frozenset({"LlamaForCausalLM"}),
         has_torchvision=platform == "cuda",
+        has_flashinfer=platform == "cuda",
         pads_loaded_requests=True,
     )
 

@@ -26,6 +26,7 @@ ANSWER = {
     "environment": ["VLLM_PORT"],
     "architectures": ["LlamaForCausalLM"],
     "has_torchvision": False,
+    "has_flashinfer": False,
     "pads_loaded_requests": True,
 }
 PYTHON = Path(sys.executable)

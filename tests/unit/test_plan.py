@@ -10,7 +10,7 @@ import pytest
 from harness.deployments import DEPLOYMENTS, EAGLE3_PD, MTP_PD
 from harness.errors import Misconfigured, Unsupported
 from harness.plan.assign import assign_devices, propose
-from harness.plan.build import build_plan, kv_buffers, launch_of, model_set_of, requirements
+from harness.plan.build import Inputs, build_plan, kv_buffers, launch_of, model_set_of, requirements
 from harness.plan.environment import engine_environment
 from harness.plan.render import as_json, as_text
 from harness.plan.types import Options, Plan
@@ -18,7 +18,11 @@ from tests.unit.plan_inputs import ALL_FLAGS, CPU_MACHINE, GPU_MACHINE, engine, 
 
 
 def planned(deployment=EAGLE3_PD, **given) -> Plan:
-    values = inputs(deployment, **given)
+    return plan_of(inputs(deployment, **given))
+
+
+def plan_of(values: Inputs) -> Plan:
+    deployment = values.deployment
     model_set = model_set_of(values.options, values.machine)
     allocation = propose(requirements(deployment, values.options, model_set), values.machine, values.options, model_set)
     return build_plan(values, allocation, kv_buffers(deployment, values.options, values.machine)[0])
@@ -44,6 +48,24 @@ def test_the_mtp_plan_keeps_what_the_hybrid_state_transfer_needs():
         assert value_after(server.argv, "--max-model-len") == "4096"
         assert server.environment["VLLM_SSM_CONV_STATE_LAYOUT"] == "DS"
         assert "--no-disable-hybrid-kv-cache-manager" in server.argv
+
+
+@pytest.mark.parametrize(
+    ("name", "has_flashinfer", "triton"),
+    [
+        ("mtp-pd", False, True),
+        ("qwen35-hybrid-mrv2", False, True),
+        ("mtp-pd", True, False),
+        ("eagle3-pd", False, False),
+    ],
+)
+def test_gated_delta_nets_need_no_flashinfer_and_use_it_where_it_is(name, has_flashinfer, triton):
+    values = inputs(DEPLOYMENTS[name], machine=GPU_MACHINE)
+    values = dataclasses.replace(values, engine=dataclasses.replace(values.engine, has_flashinfer=has_flashinfer))
+    plan = plan_of(values)
+    for server in plan.stages[0].servers:
+        assert ("--gdn-prefill-backend" in server.argv) is triton
+    assert any("Triton" in note for note in plan.notes) is triton
 
 
 def test_lost_kv_fails_a_request_instead_of_being_recomputed_silently():

@@ -8,6 +8,7 @@ from harness.zoo.chain import (
     CHANNELS,
     CLASSES,
     MODE_TOKENS,
+    NO_DELAY,
     POISON,
     READINGS,
     Chain,
@@ -70,6 +71,11 @@ def test_a_prompt_reads_absent_where_it_holds_no_mode_token() -> None:
 def test_attention_sees_a_mode_token_at_its_own_position_and_not_before() -> None:
     seen = [target_modes(b"ab1cd", position, (0, 0, 0, 0))[0] for position in range(8)]
     assert seen == [0, 0, 2, 2, 2, 2, 2, 2]
+
+
+def test_attention_over_a_window_forgets_a_mode_token_that_has_left_it() -> None:
+    seen = [target_modes(b"ab1cd", position, NO_DELAY, (3, 0, 0, 0))[0] for position in range(8)]
+    assert seen == [0, 0, 2, 2, 2, 0, 0, 0]
 
 
 def test_a_recurrent_channel_writes_after_its_delay_also_past_the_prompt() -> None:

@@ -17,7 +17,7 @@ from harness.zoo.chain import CHANNELS, POISON, READINGS, Chain
 from harness.zoo.stream import ERROR_AT, GUESS_AT, GUESS_VALUE, Array, Stream, build_stream, reading_dim
 from harness.zoo.tokens import VOCAB_SIZE, WORD_IDS
 
-NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp")
+NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp")
 ALL_MODES = tuple(itertools.product(range(READINGS), repeat=CHANNELS))
 
 
@@ -136,9 +136,10 @@ def test_a_built_checkpoint_holds_finite_weights_a_config_and_a_tokenizer(name: 
     model = build(name, tmp_path)
     for folder in filter(None, (model.target, model.drafter)):
         assert all(np.isfinite(tensor).all() for tensor in load_file(folder / "model.safetensors").values())
-        assert json.loads((folder / "config.json").read_text())["vocab_size"] == VOCAB_SIZE
+        config = json.loads((folder / "config.json").read_text())
+        assert config.get("text_config", config)["vocab_size"] == VOCAB_SIZE
         assert (folder / "tokenizer.json").is_file()
-    assert (model.drafter is not None) == (name == "llama-eagle3")
+    assert (model.drafter is not None) == (name in ("llama-eagle3", "gemma4-mtp"))
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

@@ -8,7 +8,7 @@ from harness.deployments import ZooName
 from harness.zoo import chain_of, simulate, tiny_prompts, tokenize
 from harness.zoo.chain import CHANNELS, MODE_TOKENS, READINGS, target_modes
 
-NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp")
+NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp")
 
 
 def text_with_lost_channel(name: ZooName, text: str, max_tokens: int, channel: int) -> tuple[int, ...]:
@@ -16,7 +16,7 @@ def text_with_lost_channel(name: ZooName, text: str, max_tokens: int, channel: i
     chain, ids = chain_of(name), tokenize(text)
     emitted = [ids[-1]]
     for step in range(max_tokens):
-        modes = list(target_modes(ids, len(ids) - 1 + step, chain.delays))
+        modes = list(target_modes(ids, len(ids) - 1 + step, chain.delays, chain.windows))
         modes[channel] = 0
         emitted.append(chain.next(emitted[-1], tuple(modes)))
     return tuple(emitted[1:])
