@@ -120,7 +120,7 @@ def doctor(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def pipeline(session: nox.Session) -> None:
-    """Render .buildkite/ from the registry. Option: --check prints the difference instead and fails on one."""
+    """Render .buildkite/ from the registry. Options: --check (print the difference, fail on one)  --vllm CHECKOUT."""
     harness(session, "pipeline", *session.posargs)
 
 
@@ -132,5 +132,5 @@ def audit(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def report(session: nox.Session) -> None:
-    """Merge the reports of several runs. Options: --junit FILE  --annotation  RUN_DIRS."""
+    """Merge the reports of several runs. Options: --junit FILE  --annotation  --allow NAME  RUN_DIRS."""
     harness(session, "report", *session.posargs)

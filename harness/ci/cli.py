@@ -17,7 +17,8 @@ from ruamel.yaml.error import YAMLError
 
 from harness.ci.deps import DEPS_FOLDER, check_list, collapse, read_list, render_list
 from harness.ci.selector import select
-from harness.ci.steps import Document, as_yaml, carry_over, documents
+from harness.ci.steps import INTEL_FILE, Document, as_yaml, carry_over, documents, vllm_documents
+from harness.ci.upstream import image_variables
 from harness.deployments import DEPLOYMENTS
 from harness.errors import Misconfigured
 from harness.expectations import EXPECTATIONS_NAME, expired, load, refused_on
@@ -29,11 +30,18 @@ EXIT_DRIFT = 1
 GIT_TIMEOUT_S = 60
 
 
-def run_pipeline(root: Path, check: bool) -> int:
+def run_pipeline(root: Path, check: bool, vllm: Path | None = None) -> int:
     """Renders ``root``/.buildkite. With ``check`` nothing is written: a unified diff is printed, and drift is 1.
 
     So is an expectation that has expired: a deployment that no longer runs would otherwise keep its entry for ever.
+    With ``vllm``, a vLLM checkout, its files are rendered instead, with what only that checkout knows.
     """
+    if vllm is not None:
+        ours = vllm / INTEL_FILE
+        # Without ours: what was rendered before would prove itself right.
+        jobs = [file for file in ours.parent.glob("*.yaml") if file != ours]
+        image = image_variables({str(file): _parsed(file, file.read_text(encoding="utf-8")) for file in jobs})
+        return _write(vllm, vllm_documents(DEPLOYMENTS.values(), read_list, image), check)
     drifted = False
     table = root / EXPECTATIONS_NAME
     entries = load(table) if table.is_file() else ()
@@ -42,7 +50,13 @@ def run_pipeline(root: Path, check: bool) -> int:
             drifted = True
             sys.stdout.write(f"{sentence}\n")
     refused = refused_on("cpu", entries)
-    for path, document in documents(DEPLOYMENTS.values(), read_list, refused).items():
+    code = _write(root, documents(DEPLOYMENTS.values(), read_list, refused), check)
+    return EXIT_DRIFT if drifted else code
+
+
+def _write(root: Path, rendered: dict[str, Document], check: bool) -> int:
+    drifted = False
+    for path, document in rendered.items():
         file = root / path
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         wanted = as_yaml(carry_over(document, _parsed(file, text)))
@@ -66,7 +80,7 @@ def _parsed(file: Path, text: str) -> dict[str, Any] | None:
     try:
         parsed = YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise Misconfigured(f"{file} is not YAML any more ({error}); delete it and render again") from error
+        raise Misconfigured(f"{file} is not YAML ({error}); restore it, or delete it and render again") from error
     return parsed if isinstance(parsed, dict) else None
 
 

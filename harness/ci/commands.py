@@ -25,11 +25,14 @@ def add_commands(app: typer.Typer) -> None:
 
 def pipeline(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; print the difference, fail on one.")] = False,
+    vllm: Annotated[
+        Path | None, typer.Option(help="Render into this vLLM checkout instead, with its own image names.")
+    ] = None,
 ) -> None:
     """Render the Buildkite steps of every deployment into .buildkite/."""
     from harness.ci.cli import run_pipeline
 
-    _end(lambda: run_pipeline(PROJECT, check))
+    _end(lambda: run_pipeline(PROJECT, check, vllm))
 
 
 def audit(
@@ -49,11 +52,12 @@ def report(
     annotation: Annotated[
         bool, typer.Option("--annotation", help="Write annotation.md; publish it where buildkite-agent is present.")
     ] = False,
+    allow: Annotated[list[str] | None, typer.Option(help="Deployment that may have ended `unsupported`.")] = None,
 ) -> None:
     """Merge the reports of several runs for CI. The exit code is that of the worst verdict."""
     from harness.ci.reports import run_report
 
-    _end(lambda: run_report(run_dirs, junit, annotation))
+    _end(lambda: run_report(run_dirs, junit, annotation, allow or ()))
 
 
 @ci.command()

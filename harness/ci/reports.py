@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,10 +19,11 @@ from harness.verdict import Verdict, worst
 ARTIFACTS = ("result.json", "junit.xml", "report.html", "plan.json", "facts.json", "logs/*.log")
 
 
-def run_report(run_dirs: Sequence[Path], junit: Path | None, annotate: bool) -> int:
+def run_report(run_dirs: Sequence[Path], junit: Path | None, annotate: bool, allow: Collection[str] = ()) -> int:
     """Writes what is asked for; returns the exit code of the worst verdict. A folder without a result is ``infra``.
 
-    Raises `Misconfigured` when nothing is asked for or a folder does not exist.
+    ``allow``: deployments whose `unsupported` does not count here, as it did not fail their own step. Raises
+    `Misconfigured` when nothing is asked for or a folder does not exist.
     """
     if junit is None and not annotate:
         raise Misconfigured("nothing to write: give --junit FILE, --annotation, or both")
@@ -39,7 +40,11 @@ def run_report(run_dirs: Sequence[Path], junit: Path | None, annotate: bool) -> 
     lost = [folder.name for folder, result in results.items() if result is None]
     for name in lost:
         sys.stdout.write(f"{name} left no readable result.json\n")
-    return worst([result.verdict for result in known] + [Verdict.INFRA for _ in lost]).exit_code
+    counted = [
+        Verdict.PASS if result.verdict is Verdict.UNSUPPORTED and result.deployment in allow else result.verdict
+        for result in known
+    ]
+    return worst(counted + [Verdict.INFRA for _ in lost]).exit_code
 
 
 def _annotate(results: dict[Path, Result | None], known: Sequence[Result]) -> str:

@@ -2,7 +2,8 @@
 
 Each step is one deployment with one KV buffer device, so that its timeout is the budget of exactly one run. Its
 command is one chain of ``&&``: whatever joins the lines of a step, a failing first command fails it. Single quotes
-are not used where vLLM's generator would turn them into double ones inside double ones.
+are not used where vLLM's generator would turn them into double ones inside double ones. `docs/ci.md` shows each
+platform's command executed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from harness.ci.platforms import PLATFORMS, PROJECT_FOLDER, Platform, Variant, pool_size
+from harness.ci.platforms import PLATFORMS, PROJECT_FOLDER, WORKSPACE, Platform, Variant, pool_size
+from harness.ci.upstream import IMAGE_VARIABLES, RUNNER
 from harness.deployments import Deployment, KvBuffer
 
 Step = dict[str, Any]
@@ -33,7 +35,18 @@ KNOWN_FIELDS = frozenset(
         *("source_file_dependencies", "commands", "agent_tags", "no_plugin", "artifact_paths", "depends_on"),
     )
 )
+# Likewise of a step's environment.
+KNOWN_ENV = frozenset((*IMAGE_VARIABLES, "VLLM_TEST_DEVICE"))
 NOX = "nox==2026.10.20"
+# NVIDIA's image has no connector; AMD's and Intel's bring NIXL. NIXL alone, as vLLM pins it: the whole list has ranges,
+# and its other connectors replace what the image was built and tested with (numpy, protobuf, OpenTelemetry, gRPC). The
+# script picks the build for the image's CUDA.
+CONNECTORS = "requirements/kv_connectors.txt"
+CONNECTOR_SCRIPT = ".buildkite/scripts/install-kv-connectors.sh"
+INSTALL_NIXL = (
+    f"grep ^nixl {WORKSPACE}/{CONNECTORS} > nixl.txt && "
+    f"KV_CONNECTORS_REQUIREMENTS=nixl.txt bash {WORKSPACE}/{CONNECTOR_SCRIPT} && "
+)
 # Checkout, engine and harness environments, checkpoints: what a step does before the run's own budgets begin.
 SETUP_MINUTES = 15
 OWN_SESSIONS = {"lint": 10, "types": 10, "tests": 20}
@@ -64,10 +77,14 @@ def variants(platform: Platform, deployment: Deployment) -> tuple[Variant, ...]:
 
 
 def gate_command(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -> str:
-    """The run itself. No retry inside the step: it would double a budget that the timeout counts once."""
+    """The run itself. No retry inside the step: it would double a budget that the timeout counts once.
+
+    ``pip``, because it fits every image: Intel's holds Python in a virtual environment, where `uv pip install --system`
+    goes to another Python. Not `python3 -m pip`: Intel's script takes `-m pip install` for a pytest marker, one word.
+    """
     chosen = f" --kv-buffer {buffer}" if buffer is not None else ""
     return (
-        f"uv pip install --system {NOX} && "
+        f"pip install -q {NOX} && "
         f"python3 -m nox -s {deployment.name} -- --models {variant.models}{chosen} --no-retry-infra"
     )
 
@@ -108,6 +125,8 @@ def _mirror(deployment: Deployment, variant: Variant, buffer: KvBuffer | None) -
             **({"num_devices": devices} if devices != deployment.devices else {}),
             "timeout_in_minutes": _minutes(platform, deployment),
             "depends_on": [platform.image_step],
+            # What the step does first is NVIDIA's: on ROCm the same script installs other things, unpinned.
+            **({"commands": [gate_command(deployment, own, buffer)]} if buffer is not None else {}),
             # The generator adds the mirrored step's own list to this one.
             "source_file_dependencies": list(platform.extra_dependencies),
         }
@@ -132,10 +151,14 @@ def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Docume
                     step["optional"] = True
                 step |= {
                     "working_dir": DoubleQuotedScalarString(platform.working_dir),
-                    "source_file_dependencies": [*read(deployment.name), *platform.extra_dependencies],
+                    "source_file_dependencies": [
+                        f"{PROJECT_FOLDER}/",
+                        *read(deployment.name),
+                        *platform.extra_dependencies,
+                        *((CONNECTORS, CONNECTOR_SCRIPT) if buffer is not None else ()),
+                    ],
                     "commands": [
-                        "bash ../.buildkite/scripts/install-kv-connectors.sh && "
-                        + gate_command(deployment, variant, buffer)
+                        (INSTALL_NIXL if buffer is not None else "") + gate_command(deployment, variant, buffer)
                     ],
                 }
                 mirror = _mirror(deployment, variant, buffer)
@@ -145,8 +168,11 @@ def nvidia_document(deployments: Iterable[Deployment], read: ReadList) -> Docume
     return {"group": "Spec Decode Gate", "depends_on": [platform.image_step], "steps": steps}
 
 
-def intel_document(deployments: Iterable[Deployment], read: ReadList) -> Document:
-    """``intel_jobs`` schema. The runner script starts the container and gets the command as one quoted word."""
+def intel_document(deployments: Iterable[Deployment], read: ReadList, image: Mapping[str, str]) -> Document:
+    """``intel_jobs`` schema. The runner script starts the container and gets the command as one quoted word.
+
+    ``image``: the variables that tell the script which image, known to a vLLM checkout only (`image_variables`).
+    """
     platform = PLATFORMS["intel"]
     steps: list[Step] = []
     for deployment in deployments:
@@ -166,13 +192,13 @@ def intel_document(deployments: Iterable[Deployment], read: ReadList) -> Documen
                     "no_plugin": True,
                     "optional": variant.optional,
                     "working_dir": DoubleQuotedScalarString(platform.working_dir),
-                    # REGISTRY and REPO, which the runner script reads, come from the pipeline's own environment.
-                    "env": {"VLLM_TEST_DEVICE": "xpu"},
-                    "source_file_dependencies": [*read(deployment.name), *platform.extra_dependencies],
-                    "commands": [
-                        "bash .buildkite/scripts/hardware_ci/run-intel-test.sh "
-                        f"'cd {PROJECT_FOLDER} && {gate_command(deployment, variant, buffer)}'"
+                    "env": {**image, "VLLM_TEST_DEVICE": "xpu"},
+                    "source_file_dependencies": [
+                        f"{PROJECT_FOLDER}/",
+                        *read(deployment.name),
+                        *platform.extra_dependencies,
                     ],
+                    "commands": [f"bash {RUNNER} 'cd {PROJECT_FOLDER} && {gate_command(deployment, variant, buffer)}'"],
                 }
                 steps.append(step)
     return {"group": "Spec Decode Gate Intel", "depends_on": [platform.image_step], "steps": steps}
@@ -239,6 +265,7 @@ def project_document(deployments: Iterable[Deployment], refused: Collection[str]
                 "artifact_paths": [DoubleQuotedScalarString("runs/**/*")],
             }
         )
+    every_allowed = "".join(f" --allow {key}" for key in ran if key in refused)
     steps.append(
         {
             "label": DoubleQuotedScalarString(":memo: report"),
@@ -249,7 +276,7 @@ def project_document(deployments: Iterable[Deployment], refused: Collection[str]
             "commands": [
                 f"python3 -m pip install -q {NOX} && "
                 "buildkite-agent artifact download 'runs/**/*' . && "
-                "python3 -m nox -s report -- --junit junit.xml --annotation runs/*/"
+                f"python3 -m nox -s report -- --junit junit.xml --annotation{every_allowed} runs/*/"
             ],
             "artifact_paths": [DoubleQuotedScalarString("junit.xml")],
         }
@@ -260,22 +287,28 @@ def project_document(deployments: Iterable[Deployment], refused: Collection[str]
 def documents(
     deployments: Iterable[Deployment], read: ReadList, refused_on_cpu: Collection[str] = ()
 ) -> dict[str, Document]:
-    """Every file under ``.buildkite/`` that this project renders, by path."""
+    """Every file under ``.buildkite/`` that this project renders for itself, by path."""
     chosen = list(deployments)
-    return {
-        NVIDIA_FILE: nvidia_document(chosen, read),
-        INTEL_FILE: intel_document(chosen, read),
-        PROJECT_FILE: project_document(chosen, refused_on_cpu),
-    }
+    return {**vllm_documents(chosen, read, {}), PROJECT_FILE: project_document(chosen, refused_on_cpu)}
+
+
+def vllm_documents(deployments: Iterable[Deployment], read: ReadList, image: Mapping[str, str]) -> dict[str, Document]:
+    """The files that belong into a vLLM checkout, by path."""
+    chosen = list(deployments)
+    return {NVIDIA_FILE: nvidia_document(chosen, read), INTEL_FILE: intel_document(chosen, read, image)}
 
 
 def carry_over(document: Document, on_disk: Mapping[str, Any] | None) -> Document:
-    """``document`` with the unknown fields that the steps of the same key have on disk, behind the known ones."""
+    """``document`` with the unknown fields, and variables of ``env``, that the steps of the same key have on disk."""
     before = {step.get("key"): step for step in (on_disk or {}).get("steps") or () if isinstance(step, dict)}
     steps = []
     for step in document["steps"]:
         old = before.get(step["key"], {})
-        steps.append(step | {name: value for name, value in old.items() if name not in KNOWN_FIELDS})
+        kept = {name: value for name, value in old.items() if name not in KNOWN_FIELDS}
+        env = {name: value for name, value in (old.get("env") or {}).items() if name not in KNOWN_ENV}
+        if env:
+            kept["env"] = step.get("env", {}) | env
+        steps.append(step | kept)
     return document | {"steps": steps}
 
 

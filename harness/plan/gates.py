@@ -11,12 +11,18 @@ from harness.plan.types import Machine
 
 
 def check_gates(deployment: Deployment, engine: EngineInfo, machine: Machine, model_set: ModelSetName) -> None:
-    """Raises Misconfigured when there are no checkpoints of this set, Unsupported when a gate is closed."""
+    """Raises Misconfigured when there are no checkpoints of this set or no NIXL, Unsupported when a gate is closed."""
     if model_set == "tiny" and deployment.models.tiny is None:
         raise Misconfigured(
             f"{deployment.name} has no tiny checkpoint ({deployment.models.target.repo} is of a family without an "
             f"analytic one), and tiny models are the default where no accelerator is visible; run it with "
             f"--models hub. It needs {deployment.needs}."
+        )
+    if deployment.transfer is not None and engine.nixl_version is None:
+        # The servers would die of it a minute later, and the engine would get the blame.
+        raise Misconfigured(
+            f"{deployment.name} moves KV over NIXL, which {engine.python} cannot import; install nixl there (on CUDA "
+            "with only the nixl-cuNN of torch's CUDA) or give another --engine."
         )
     for gate in deployment.gates:
         if gate.models in (None, model_set) and (found := _closed(gate, engine, machine)):

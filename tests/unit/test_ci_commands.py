@@ -14,7 +14,7 @@ from harness.ci.cli import run_pipeline
 from harness.ci.reports import run_report
 from harness.cli import app
 from harness.errors import Misconfigured
-from harness.result import write_result
+from harness.result import read_result, write_result
 from harness.verdict import Verdict
 from tests.unit.report_inputs import result
 
@@ -85,6 +85,16 @@ def test_reports_of_several_runs_become_one_and_the_worst_verdict_is_the_exit_co
     markdown = (tmp_path / "annotation.md").read_text(encoding="utf-8")
     assert markdown.index("regression") < markdown.index("pass")
     assert "artifact://b/report.html" in markdown
+
+
+def test_unsupported_counts_unless_it_was_allowed_by_name(tmp_path: Path) -> None:
+    runs = [ended(tmp_path / "a", Verdict.PASS), ended(tmp_path / "b", Verdict.UNSUPPORTED)]
+    name = read_result(runs[1]).deployment
+    assert run_report(runs, tmp_path / "all.xml", annotate=False) == Verdict.UNSUPPORTED.exit_code
+    assert run_report(runs, tmp_path / "all.xml", annotate=False, allow=["other"]) == Verdict.UNSUPPORTED.exit_code
+    assert run_report(runs, tmp_path / "all.xml", annotate=False, allow=[name]) == 0
+    bad = ended(tmp_path / "c", Verdict.REGRESSION)
+    assert run_report([*runs, bad], tmp_path / "all.xml", annotate=False, allow=[name]) == 1
 
 
 def test_a_folder_without_a_result_is_infra_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

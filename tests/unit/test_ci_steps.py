@@ -27,6 +27,7 @@ from harness.ci.steps import (
     run_minutes,
 )
 from harness.deployments import DEPLOYMENTS, EAGLE3_PD, Parallel, Timeouts
+from harness.errors import Misconfigured
 from tests.unit.test_ci_audit import CONFIG, TODAY
 
 
@@ -48,6 +49,11 @@ def steps_of(text: str) -> list[dict[str, Any]]:
 
 def all_steps() -> list[dict[str, Any]]:
     return [step for text in rendered().values() for step in steps_of(text)]
+
+
+def commands_of(step: dict[str, Any]) -> list[str]:
+    """The step's commands, and its mirror's where that has its own."""
+    return [*step["commands"], *step.get("mirror", {}).get("amd", {}).get("commands", ())]
 
 
 def test_rendering_twice_gives_the_same_bytes() -> None:
@@ -81,7 +87,8 @@ def test_no_step_asks_for_tiny_models_that_do_not_exist() -> None:
 def test_only_an_expected_refusal_is_let_through_on_cpu() -> None:
     steps = documents(DEPLOYMENTS.values(), read_list, {"dp2"})[PROJECT_FILE]["steps"]
     allowing = [step["key"] for step in steps if "--allow" in step["commands"][0]]
-    assert allowing == ["dp2"]
+    # In its own step, and in the one that ends with the worst word of all.
+    assert allowing == ["dp2", "report"]
     assert all("--allow" not in step["commands"][0] for step in all_steps())
 
 
@@ -101,25 +108,54 @@ def test_the_project_proves_its_own_gate_and_reports_the_deployments_alone() -> 
 
 def test_every_command_is_valid_shell() -> None:
     for step in all_steps():
-        for command in step["commands"]:
+        for command in commands_of(step):
             assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0, command
+
+
+def test_intels_runner_script_leaves_every_command_as_it_is() -> None:
+    """It joins the words after `-m` and `-k` up to the next option into one, as a pytest marker."""
+    for step in steps_of(rendered()[INTEL_FILE]):
+        words = step["commands"][0].split()
+        after = [words[at + 1 : at + 3] for at, word in enumerate(words) if word in ("-m", "-k")]
+        assert after
+        assert all(value[:1] != "-" and following[:1] == "-" for value, following in after), step["commands"]
+
+
+def test_of_the_connectors_only_nixl_is_installed_and_only_where_kv_moves(tmp_path: Path) -> None:
+    script = tmp_path / ".buildkite" / "scripts" / "install-kv-connectors.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text('echo "script:" && cat "$KV_CONNECTORS_REQUIREMENTS"\n', encoding="utf-8")
+    (tmp_path / "requirements").mkdir()
+    pins = "lmcache >= 0.5.6\n# not nixl\nnixl == 1.5.0\nmooncake-transfer-engine >= 0.3.12\n"
+    (tmp_path / "requirements" / "kv_connectors.txt").write_text(pins, encoding="utf-8")
+    for step in steps_of(rendered()[NVIDIA_FILE]):
+        name = deployment_of(step["key"])
+        assert name is not None
+        before, installs, _ = step["commands"][0].partition(" && pip install ")
+        script_part = before.replace("/vllm-workspace", str(tmp_path)) if installs else ":"
+        ran = subprocess.run(["bash", "-c", script_part], cwd=tmp_path, capture_output=True, text=True, check=True)
+        moves_kv = DEPLOYMENTS[name].transfer is not None
+        assert ran.stdout == ("script:\nnixl == 1.5.0\n" if moves_kv else "")
+        # AMD's images bring NIXL, and the script would install something else there.
+        assert "install-kv-connectors" not in step.get("mirror", {}).get("amd", {}).get("commands", step["commands"])[0]
+        assert ("requirements/kv_connectors.txt" in step["source_file_dependencies"]) is moves_kv
 
 
 def test_a_failing_first_command_fails_the_step() -> None:
     for step in all_steps():
         assert len(step["commands"]) == 1
-        [command] = step["commands"]
-        parts = command.split(" && ")
-        assert len(parts) > 1
-        # The first command replaced by `false`, the rest as rendered: nothing after it may turn it into a success.
-        inner = command[command.index("'") + 1 : -1] if "'" in command else command
-        failing = "false && " + inner.split(" && ", 1)[1]
-        assert subprocess.run(["bash", "-c", failing], capture_output=True, check=False).returncode != 0
+        for command in commands_of(step):
+            parts = command.split(" && ")
+            assert len(parts) > 1
+            # The first command replaced by `false`, the rest as rendered: nothing may turn it into a success.
+            inner = command[command.index("'") + 1 : -1] if "'" in command else command
+            failing = "false && " + inner.split(" && ", 1)[1]
+            assert subprocess.run(["bash", "-c", failing], capture_output=True, check=False).returncode != 0
 
 
 def test_quotes_survive_the_generators_replacement_of_single_ones() -> None:
     for step in all_steps():
-        for command in step["commands"]:
+        for command in commands_of(step):
             assert '"' not in command
             replaced = command.replace("'", '"')
             assert subprocess.run(["bash", "-n", "-c", replaced], check=False).returncode == 0
@@ -191,6 +227,40 @@ def test_unknown_fields_of_upstream_pass_through_and_known_ones_do_not() -> None
     assert first["timeout_in_minutes"] == run_minutes(EAGLE3_PD)
 
 
+def test_a_variable_that_upstream_added_to_a_step_passes_through_and_one_of_ours_does_not() -> None:
+    document = documents([EAGLE3_PD], read_list)[INTEL_FILE]
+    on_disk = YAML(typ="safe").load(as_yaml(document))
+    on_disk["steps"][0]["env"] |= {"ZE_AFFINITY_MASK": "0", "VLLM_TEST_DEVICE": "cpu", "REGISTRY": "stale"}
+    first, second = carry_over(document, on_disk)["steps"]
+    assert first["env"] == {"VLLM_TEST_DEVICE": "xpu", "ZE_AFFINITY_MASK": "0"}
+    assert second["env"] == {"VLLM_TEST_DEVICE": "xpu"}
+
+
+def test_rendered_into_a_vllm_checkout_intels_steps_name_its_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = tmp_path / INTEL_FILE
+    jobs.parent.mkdir(parents=True)
+    with pytest.raises(Misconfigured, match="REGISTRY"):
+        run_pipeline(tmp_path, check=False, vllm=tmp_path)
+    env = '{REGISTRY: registry.example, REPO: "images"}'
+    command = "bash .buildkite/scripts/hardware_ci/run-intel-test.sh pytest"
+    theirs = f"steps:\n- label: theirs\n  commands: ['{command}']\n  env: {env}\n"
+    (jobs.parent / "theirs.yaml").write_text(theirs, encoding="utf-8")
+    assert run_pipeline(tmp_path, check=False, vllm=tmp_path) == 0
+    assert not (tmp_path / PROJECT_FILE).exists()
+    for step in steps_of(jobs.read_text(encoding="utf-8")):
+        assert step["env"] == {"REGISTRY": "registry.example", "REPO": "images", "VLLM_TEST_DEVICE": "xpu"}
+    capsys.readouterr()
+    assert run_pipeline(tmp_path, check=True, vllm=tmp_path) == 0
+    assert capsys.readouterr().out == ""
+    # The checkout's jobs move to another image: the steps follow, and the ones rendered before do not object.
+    (jobs.parent / "theirs.yaml").write_text(theirs.replace('"images"', '"others"'), encoding="utf-8")
+    assert run_pipeline(tmp_path, check=True, vllm=tmp_path) == 1
+    assert run_pipeline(tmp_path, check=False, vllm=tmp_path) == 0
+    assert {step["env"]["REPO"] for step in steps_of(jobs.read_text(encoding="utf-8"))} == {"others"}
+
+
 def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -206,6 +276,11 @@ def test_check_is_silent_on_what_was_rendered_and_shows_a_hand_edit(
     shown = capsys.readouterr().out
     assert "-    device: a100" in shown
     assert "+    device: l4" in shown
+
+
+def test_a_change_to_the_gate_itself_starts_every_step_of_a_pull_request() -> None:
+    chosen = choose(documents(DEPLOYMENTS.values(), read_list), [".buildkite/spec_decode_gate/baselines.toml"])
+    assert all(step.selected is ("Nightly" not in step.label) for step in chosen)
 
 
 def test_a_change_to_the_drafter_starts_every_session_that_runs_it() -> None:

@@ -137,6 +137,14 @@ def test_a_family_without_tiny_checkpoints_says_so() -> None:
         check_gates(DEPLOYMENTS["mimo-mtp"], engine("cpu"), CPU_MACHINE, "tiny")
 
 
+def test_an_engine_without_nixl_is_refused_only_where_kv_moves() -> None:
+    without = dataclasses.replace(engine("cpu"), nixl_version=None)
+    with pytest.raises(Misconfigured, match=f"mtp-pd moves KV over NIXL, which {without.python} cannot import"):
+        check_gates(DEPLOYMENTS["mtp-pd"], without, CPU_MACHINE, "tiny")
+    check_gates(DEPLOYMENTS["mtp-pd"], engine("cpu"), CPU_MACHINE, "tiny")
+    check_gates(DEPLOYMENTS["eagle3-dp2"], without, CPU_MACHINE, "tiny")
+
+
 def test_an_old_transformers_closes_the_gate_of_gemma4_and_a_new_one_does_not() -> None:
     gemma4 = DEPLOYMENTS["gemma4-mtp"]
     old = dataclasses.replace(engine("cuda"), transformers_version="5.7.9")
