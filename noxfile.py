@@ -7,6 +7,7 @@ Tags: pd, parallel, correctness, control, eagle3, mtp, moe, hybrid, mrv2.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,12 @@ def harness(session: nox.Session, *arguments: str) -> None:
         "-m",
         "harness",
         *arguments,
-        env={"SPEC_GATE_HOST_PYTHON": sys.executable, "SPEC_GATE_END_WITH_PARENT": "1"},
+        env={
+            "SPEC_GATE_HOST_PYTHON": sys.executable,
+            "SPEC_GATE_END_WITH_PARENT": "1",
+            # Sessions of one nox share what an equal reference server answered; set to nothing, they do not.
+            "SPEC_GATE_INVOCATION": os.environ.get("SPEC_GATE_INVOCATION", str(os.getpid())),
+        },
         interrupt_timeout=TEARDOWN_S,
         terminate_timeout=TEARDOWN_S,
     )

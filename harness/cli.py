@@ -23,6 +23,7 @@ from harness.locations import Locations, locate
 from harness.plan.types import Options
 from harness.report.terminal import console_for
 from harness.run.interrupts import end_with_parent
+from harness.runtime.identity import ProcessId, identify
 from harness.verdict import Verdict, worst
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -133,6 +134,7 @@ def run(
             extra_environment=trace_environment(deployment) if trace else {},
             expectations=load(expectations),
             baseline_required=not no_baseline,
+            invocation=_invocation(),
         )
         if dry_run:
             print_plan(request, console_for(sys.stdout, os.environ), as_json=as_json)
@@ -270,6 +272,19 @@ def _locations(runs_dir: Path | None) -> Locations:
 def _host_python() -> Path | None:
     named = os.environ.get("SPEC_GATE_HOST_PYTHON")
     return Path(named) if named else Path(sys.executable)
+
+
+def _invocation() -> ProcessId | None:
+    """The process whose sessions share a reference: nox's id, or one that a shell names (``$$``)."""
+    named = os.environ.get("SPEC_GATE_INVOCATION")
+    if not named:
+        return None
+    found = identify(int(named)) if named.isdecimal() else None
+    if found is None:
+        raise Misconfigured(
+            f"SPEC_GATE_INVOCATION={named} names no running process; set it to the id of the shell ($$) or unset it."
+        )
+    return found
 
 
 def _router_python() -> Path | None:

@@ -208,6 +208,8 @@ class RunFacts(Fact):
     limits: LimitFacts = LimitFacts()
     expected_answers: dict[str, str] = {}
     reference_declined: bool = False
+    # The run whose reference server gave the reference part of these facts; None: this one.
+    reference_from: str | None = None
 
 
 class CheckResult(Fact):

@@ -208,3 +208,11 @@ def test_a_run_folder_that_cannot_be_written_is_no_traceback(harness: Harness, t
 def test_a_variable_that_is_set_may_be_passed() -> None:
     name = next(iter(os.environ))
     assert cli._passed([name]) == {name}
+
+
+@pytest.mark.parametrize("named", ["nox", "0", "-1", "999999999"])
+def test_an_invocation_that_is_no_process_is_refused(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("SPEC_GATE_INVOCATION", named)
+    refused(harness("run", "tp1", "--runs-dir", tmp_path / "runs"), tmp_path, f"SPEC_GATE_INVOCATION={named} names no")
