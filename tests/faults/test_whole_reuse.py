@@ -98,5 +98,6 @@ def test_a_run_that_fails_keeps_nothing(whole: Whole) -> None:
     prompts = list(json.loads((whole.fake / "paired.json").read_text()))
     whole.faults(reference={"differs": prompts[3:4], "differs_at": 5})
     assert whole.run(name="tp1", invocation=HERE).shown.verdict is Verdict.REGRESSION
+    assert not (whole.locations.state / "references").exists()
     whole.faults()
     assert passed(whole.run(name="dp1", invocation=HERE)).reference_from is None
