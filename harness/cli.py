@@ -63,6 +63,14 @@ def run(
     prompts: Annotated[int | None, typer.Option(min=1, help="Number of prompts.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    logprobs: Annotated[
+        bool,
+        typer.Option(
+            "--logprobs",
+            help="Ask for the likeliest tokens, so that a divergence shows its margin. Off: the engine then samples on "
+            "the path of ordinary requests, which is what is judged.",
+        ),
+    ] = False,
     baselines: Annotated[Path, typer.Option(help="The baselines file.")] = PROJECT / "baselines.toml",
     no_baseline: Annotated[
         bool, typer.Option("--no-baseline", help="Run without one, to record it from the run; never a pass.")
@@ -121,6 +129,7 @@ def run(
                 max_tokens=max_tokens,
                 concurrency=concurrency,
                 keep_logs=keep_logs,
+                logprobs=logprobs,
             ),
             engine_choice=engine,
             host_python=_host_python(),

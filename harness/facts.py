@@ -128,6 +128,8 @@ class RequestFacts(Fact):
     accepted_per_step: tuple[int, ...] | None
     open_ended: bool = True
     mode: str = ""
+    # At each position the likeliest tokens and their log probabilities; None unless asked for (--logprobs).
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
 
 class RouterFacts(Fact):

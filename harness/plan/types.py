@@ -59,6 +59,7 @@ class Options:
     max_tokens: int | None = None
     concurrency: int | None = None
     keep_logs: bool = False
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,10 @@ def key_of(server: ServerPlan, plan: Plan, prepared: Prepared, inherited: Mappin
         "devices": [[device.name, device.total_bytes, device.capability] for device in server.devices],
         "workload": [workload.hash, workload.concurrency],
         # The sampling of every request, as this harness words it; the prompts are in the hash above.
-        "sampling": completion_body(Encoded(workload.smoke, ""), Sending("", "reference", workload.ignore_eos, 0.0)),
+        "sampling": completion_body(
+            Encoded(workload.smoke, ""),
+            Sending("", "reference", workload.ignore_eos, 0.0, top_logprobs=workload.top_logprobs),
+        ),
     }
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 

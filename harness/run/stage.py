@@ -125,6 +125,7 @@ def _sending(
         request_timeout_s=deployment.timeouts.request_s,
         concurrency=concurrency,
         secrets=secrets,
+        top_logprobs=workload.top_logprobs,
     )
 
 

@@ -27,6 +27,9 @@ _HUB_CONCURRENCY = 8
 _PAIRED_TOKENS = 32
 _PAIRED_TOKENS_RANDOM = 8
 
+# Two runs part where a few tokens are nearly as likely; a token below these is not there by rounding.
+_TOP_LOGPROBS = 5
+
 # Short, and no prefix of a workload prompt: a warm prefix cache would take the place of a transfer.
 _SMOKE_TEXT = "9876543210 smoke"
 _SMOKE_TOKENS = 8
@@ -36,7 +39,7 @@ _SMOKE_TOKENS = 8
 class Workload:
     """``counts`` and ``texts`` are computed (tiny models) or absent. ``answers``: right ones by prompt id, if any.
 
-    ``ignore_eos``: every answer has the length asked for.
+    ``ignore_eos``: every answer has the length asked for. ``top_logprobs``: how many tokens each position lists.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Workload:
     counts: ExpectedCounts | None
     texts: tuple[ExpectedText, ...]
     answers: dict[str, str] = field(default_factory=dict)
+    top_logprobs: int | None = None
 
     @property
     def hash(self) -> str:
@@ -83,6 +87,7 @@ def load_workload(
         counts=None,
         texts=(),
         answers=answers,
+        top_logprobs=_TOP_LOGPROBS if options.logprobs else None,
     )
 
 
@@ -133,6 +138,7 @@ def _tiny(deployment: Deployment, options: Options, zoo: ZooModel, smoke: Prompt
         ignore_eos=True,
         counts=counts,
         texts=texts,
+        top_logprobs=_TOP_LOGPROBS if options.logprobs else None,
     )
 
 

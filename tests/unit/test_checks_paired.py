@@ -6,7 +6,7 @@ import pytest
 
 from harness.checks.registry import CHECKS, judge
 from harness.deployments import DEPLOYMENTS, PAIRED_CHECKS
-from harness.facts import CheckResult, LimitFacts, RunFacts, Sample
+from harness.facts import CheckResult, ExpectedText, LimitFacts, RequestFacts, RunFacts, Sample
 from tests.unit import check_facts as cf
 from tests.unit import paired_facts as pf
 
@@ -103,6 +103,24 @@ def test_a_tiny_run_must_match_its_reference_to_the_last_token() -> None:
     facts = pf.with_answers(pf.passing(), "main", answers)
     result = fails("token_match", facts, "54 of 60 positions", "at position 9: expected token 109, got token 7")
     assert result.figures["shortest_common_prefix"] == 9
+
+
+def test_a_divergence_shows_the_margin_of_a_reference_that_gave_one() -> None:
+    def listed(request: RequestFacts) -> RequestFacts:
+        likeliest = tuple(((token, -0.5), (token + 1, -0.75)) for token in request.token_ids or ())
+        return request.model_copy(update={"top_logprobs": likeliest})
+
+    facts = pf.with_answers(
+        hub(10, 10, token_match=0.99), "main", [pf.answer(i, "main", (100, 102)) for i in range(10)]
+    )
+    facts = pf.with_answers(facts, "reference", [listed(pf.answer(i, "reference", (100, 101))) for i in range(10)])
+    said = "p0 at position 1: expected token 101, got token 102; margin of the reference 0.2500 nats"
+    fails("token_match", facts, said)
+    texts = tuple(
+        ExpectedText(prompt_id=f"p{i}", token_ids=(100, 101), source="reference") for i in range(facts.prompts)
+    )
+    again = facts.model_copy(update={"expected_text": texts})
+    fails("output_matches_reference", again, "margin of the reference 0.2500 nats")
 
 
 def test_a_hub_run_may_stray_as_far_as_its_limit() -> None:

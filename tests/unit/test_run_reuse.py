@@ -70,11 +70,12 @@ def test_the_controls_of_one_layout_share_a_reference_whatever_their_names_ports
         key("tp1", Options(models="tiny", prompts=4)),
         key("tp1", Options(models="tiny", max_tokens=4)),
         key("tp1", Options(models="tiny", concurrency=1)),
+        key("tp1", Options(models="tiny", logprobs=True)),
         key("tp1", Options(models="tiny", launch="spawn")),
         key("tp1", Options(models="tiny"), FOUR_GPUS),
         key("tp1", TORCH_SWITCH="1"),
     ],
-    ids=["layout", "prompts", "length", "concurrency", "launch", "device", "environment"],
+    ids=["layout", "prompts", "length", "concurrency", "logprobs", "launch", "device", "environment"],
 )
 def test_whatever_decides_the_answers_makes_another_key(other: str) -> None:
     assert other != key("tp1")
