@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.choices import KvBuffer, Launch, Models, Reference, Router
+from harness.choices import Gsm8kThrough, KvBuffer, Launch, Models, Reference, Router
 from harness.ci.commands import add_commands
 from harness.deployments import DEPLOYMENTS, Deployment
 from harness.errors import GateError, Misconfigured
@@ -59,7 +59,11 @@ def run(
     ] = (Reference.AUTO),
     kv_buffer: Annotated[KvBuffer | None, typer.Option(help="Only this KV buffer device.")] = None,
     no_adjust: Annotated[bool, typer.Option("--no-adjust", help="Leave the engine's speed as it is.")] = False,
-    dataset: Annotated[Path | None, typer.Option(help="MT-Bench as a local JSONL.")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="MT-Bench, or GSM8K, as a local JSONL.")] = None,
+    gsm8k_through: Annotated[
+        Gsm8kThrough,
+        typer.Option(help="Who asks GSM8K: this harness, from --dataset, or lm-eval (an extra), from it or its own."),
+    ] = Gsm8kThrough.JSONL,
     prompts: Annotated[int | None, typer.Option(min=1, help="Number of prompts.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
@@ -130,6 +134,7 @@ def run(
                 concurrency=concurrency,
                 keep_logs=keep_logs,
                 logprobs=logprobs,
+                gsm8k_through=gsm8k_through.value,
             ),
             engine_choice=engine,
             host_python=_host_python(),

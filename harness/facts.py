@@ -185,6 +185,22 @@ class LimitFacts(Fact):
     synthetic_within: float | None = None
 
 
+class EvaluationFacts(Fact):
+    """One evaluation by lm-eval, after the workload: how many of the questions asked were answered right.
+
+    ``exact_match`` by its flexible filter, ``exact_match_strict`` by its strict one; ``output``: the file it wrote.
+    """
+
+    stage: Literal["main", "reference"]
+    task: str
+    right: int
+    asked: int
+    exact_match: float
+    exact_match_strict: float
+    lm_eval_version: str
+    output: str
+
+
 class RunFacts(Fact):
     """Everything one run observed. ``expected_answers``: right answers by prompt id, where prompts have one."""
 
@@ -212,6 +228,8 @@ class RunFacts(Fact):
     reference_declined: bool = False
     # The run whose reference server gave the reference part of these facts; None: this one.
     reference_from: str | None = None
+    gsm8k_through: Literal["jsonl", "lm-eval"] = "jsonl"
+    evaluations: tuple[EvaluationFacts, ...] = ()
 
 
 class CheckResult(Fact):

@@ -60,6 +60,7 @@ class Options:
     concurrency: int | None = None
     keep_logs: bool = False
     logprobs: bool = False
+    gsm8k_through: Literal["jsonl", "lm-eval"] = "jsonl"
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ def facts_of(
         expected_answers=prepared.workload.answers,
         reference_declined=request.options.reference == "none",
         reference_from=kept.run_id if kept is not None else None,
+        gsm8k_through=request.options.gsm8k_through,
+        evaluations=tuple(stage.evaluation for stage in stages if stage.evaluation is not None),
     )
 
 
