@@ -101,6 +101,15 @@ def test_the_devices_of_one_kind_are_alike_and_their_ids_are_no_matter() -> None
     assert key("tp1", beside, FOUR_GPUS) != key("tp1", beside, other)
 
 
+def test_both_kv_buffers_of_a_pair_of_hub_models_share_the_standalone_reference(tmp_path: Path) -> None:
+    dataset = tmp_path / "mt-bench.jsonl"
+    dataset.write_text('{"prompt": ["one"]}\n{"prompt": ["two"]}\n')
+    device = Options(models="hub", dataset=dataset, prompts=2, kv_buffer="device")
+    host, longer = replace(device, kv_buffer="host"), replace(device, max_tokens=8)
+    assert key("eagle3-pd", device, FOUR_GPUS) == key("eagle3-pd", host, FOUR_GPUS, shift=300)
+    assert key("eagle3-pd", device, FOUR_GPUS) != key("eagle3-pd", longer, FOUR_GPUS)
+
+
 @pytest.mark.parametrize("placed", ["beside", "after"])
 def test_a_plan_loses_its_reference_and_gets_it_back_as_a_stage_of_its_own(placed: str) -> None:
     plan, _ = planned("tp1", Options(models="tiny", reference=placed))  # type: ignore[arg-type]
