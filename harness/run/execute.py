@@ -29,7 +29,7 @@ from harness.run.journal import Journal
 from harness.run.judge import conclude, run_assertions
 from harness.run.launch import importer_spec, ready_conditions, router_spec, server_spec
 from harness.run.request import Prepared, Request
-from harness.run.reuse import KeptReference, Shelf, shelf_of
+from harness.run.reuse import KeptReference, Shelf, shelf_of, sweep
 from harness.run.stage import StageObservation, observe, smoke
 from harness.run.summary import describe_run, expected_of, figures_of
 from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
@@ -71,6 +71,7 @@ class Run:
         describe_run(self.result, self.request, prepared, buffer)
         state = self.request.locations.state
         self._finish_killed_runs(state)
+        sweep(state)
         with ExitStack() as held:
             with self.journal.phase("lease"):
                 plan, lease = self._lease(prepared, buffer, held)

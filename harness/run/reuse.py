@@ -95,7 +95,6 @@ class Shelf:
 
     def find(self) -> KeptReference | None:
         """What was kept; None when there is nothing, or nothing that can be read."""
-        _sweep(self.folder)
         try:
             if self.path.stat().st_size > _LARGEST_BYTES:
                 return None
@@ -128,13 +127,22 @@ def shelf_of(request: Request, prepared: Prepared, plan: Plan) -> Shelf | None:
     if reference is None or request.invocation is None or request.extra_environment:
         return None
     key = key_of(reference, plan, prepared, request.inherited)
-    return Shelf(request.locations.state / "references", request.invocation, key)
+    return Shelf(_folder(request.locations.state), request.invocation, key)
 
 
 def _here() -> tuple[str, str]:
     """This boot and this pid namespace, as words of a file name."""
     boot, _, namespace = host_identity().partition("/")
     return boot, "".join(character for character in namespace if character.isalnum())
+
+
+def _folder(state: Path) -> Path:
+    return state / "references"
+
+
+def sweep(state: Path) -> None:
+    """Remove what no session will ask for again; every run does, whether it shares a reference or not."""
+    _sweep(_folder(state))
 
 
 def _sweep(folder: Path) -> None:

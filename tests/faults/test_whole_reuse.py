@@ -101,3 +101,13 @@ def test_a_run_that_fails_keeps_nothing(whole: Whole) -> None:
     assert not (whole.locations.state / "references").exists()
     whole.faults()
     assert passed(whole.run(name="dp1", invocation=HERE)).reference_from is None
+
+
+def test_any_run_removes_what_was_kept_for_an_invocation_that_has_ended(whole: Whole) -> None:
+    folder = whole.locations.state / "references"
+    passed(whole.run(name="tp1", invocation=HERE))
+    (path,) = folder.iterdir()
+    ended = path.with_name(path.name.replace(f"_{HERE.create_time}_", "_1_"))
+    path.rename(ended)
+    passed(whole.run(name="dp1"))
+    assert list(folder.iterdir()) == []

@@ -19,7 +19,7 @@ from harness.plan.reference import judged_only, reference_of, with_reference_aft
 from harness.plan.types import Allocation, Device, Machine, Options, Plan
 from harness.run import reuse
 from harness.run.request import Prepared
-from harness.run.reuse import Shelf, key_of, shelf_of
+from harness.run.reuse import Shelf, key_of, shelf_of, sweep
 from harness.run.workload import load_workload
 from harness.runtime.identity import ProcessId, identify, own_identity
 from harness.zoo import ZooModel
@@ -179,9 +179,10 @@ def test_what_an_ended_invocation_kept_is_removed(tmp_path: Path) -> None:
         assert other is not None
         theirs = shelf(tmp_path, other)
         theirs.keep("run-0", paired_facts.passing())
+        sweep(tmp_path)
         assert shelf(tmp_path).find() is None
         assert theirs.find() is not None
-    assert shelf(tmp_path).find() is None
+    sweep(tmp_path)
     assert not theirs.path.exists()
 
 
@@ -193,7 +194,7 @@ def test_what_is_of_another_boot_or_old_or_beyond_the_most_is_removed(
     foreign = paths[0].with_name("another-boot" + paths[0].name[36:])
     foreign.write_text("{}")
     os.utime(paths[1], (1, 1))
-    shelf(tmp_path).find()
+    sweep(tmp_path)
     assert [path.exists() for path in (*paths, foreign)] == [True, False, True, False]
     for index in range(4):
         kept(tmp_path, f"more{index}")
