@@ -7,6 +7,7 @@ Tags: pd, parallel, correctness, control, eagle3, mtp, moe, hybrid, mrv2.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,13 +29,19 @@ TEARDOWN_S = 60.0
 
 def harness(session: nox.Session, *arguments: str) -> None:
     """Install the harness and hand over to its command line, which ends with nox if nox is killed."""
-    session.install("-q", "-e", ".[router]")
+    extras = "router,lm-eval" if any("lm-eval" in argument for argument in arguments) else "router"
+    session.install("-q", "-e", f".[{extras}]")
     session.run(
         "python",
         "-m",
         "harness",
         *arguments,
-        env={"SPEC_GATE_HOST_PYTHON": sys.executable, "SPEC_GATE_END_WITH_PARENT": "1"},
+        env={
+            "SPEC_GATE_HOST_PYTHON": sys.executable,
+            "SPEC_GATE_END_WITH_PARENT": "1",
+            # Sessions of one nox share what an equal reference server answered; set to nothing, they do not.
+            "SPEC_GATE_INVOCATION": os.environ.get("SPEC_GATE_INVOCATION", str(os.getpid())),
+        },
         interrupt_timeout=TEARDOWN_S,
         terminate_timeout=TEARDOWN_S,
     )

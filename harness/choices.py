@@ -29,6 +29,11 @@ class Reference(StrEnum):
     NONE = "none"
 
 
+class Gsm8kThrough(StrEnum):
+    JSONL = "jsonl"
+    LM_EVAL = "lm-eval"
+
+
 class KvBuffer(StrEnum):
     DEVICE = "device"
     HOST = "host"

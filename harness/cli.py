@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from harness.choices import KvBuffer, Launch, Models, Reference, Router
+from harness.choices import Gsm8kThrough, KvBuffer, Launch, Models, Reference, Router
 from harness.ci.commands import add_commands
 from harness.deployments import DEPLOYMENTS, Deployment
 from harness.errors import GateError, Misconfigured
@@ -23,6 +23,7 @@ from harness.locations import Locations, locate
 from harness.plan.types import Options
 from harness.report.terminal import console_for
 from harness.run.interrupts import end_with_parent
+from harness.runtime.identity import ProcessId, identify
 from harness.verdict import Verdict, worst
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -58,10 +59,22 @@ def run(
     ] = (Reference.AUTO),
     kv_buffer: Annotated[KvBuffer | None, typer.Option(help="Only this KV buffer device.")] = None,
     no_adjust: Annotated[bool, typer.Option("--no-adjust", help="Leave the engine's speed as it is.")] = False,
-    dataset: Annotated[Path | None, typer.Option(help="MT-Bench as a local JSONL.")] = None,
+    dataset: Annotated[Path | None, typer.Option(help="MT-Bench, or GSM8K, as a local JSONL.")] = None,
+    gsm8k_through: Annotated[
+        Gsm8kThrough,
+        typer.Option(help="Who asks GSM8K: this harness, from --dataset, or lm-eval (an extra), from it or its own."),
+    ] = Gsm8kThrough.JSONL,
     prompts: Annotated[int | None, typer.Option(min=1, help="Number of prompts.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Output tokens per prompt, at most.")] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests in flight.")] = None,
+    logprobs: Annotated[
+        bool,
+        typer.Option(
+            "--logprobs",
+            help="Ask for the likeliest tokens, so that a divergence shows its margin. Off: the engine then samples on "
+            "the path of ordinary requests, which is what is judged.",
+        ),
+    ] = False,
     baselines: Annotated[Path, typer.Option(help="The baselines file.")] = PROJECT / "baselines.toml",
     no_baseline: Annotated[
         bool, typer.Option("--no-baseline", help="Run without one, to record it from the run; never a pass.")
@@ -120,6 +133,8 @@ def run(
                 max_tokens=max_tokens,
                 concurrency=concurrency,
                 keep_logs=keep_logs,
+                logprobs=logprobs,
+                gsm8k_through=gsm8k_through.value,
             ),
             engine_choice=engine,
             host_python=_host_python(),
@@ -133,6 +148,7 @@ def run(
             extra_environment=trace_environment(deployment) if trace else {},
             expectations=load(expectations),
             baseline_required=not no_baseline,
+            invocation=_invocation(),
         )
         if dry_run:
             print_plan(request, console_for(sys.stdout, os.environ), as_json=as_json)
@@ -270,6 +286,19 @@ def _locations(runs_dir: Path | None) -> Locations:
 def _host_python() -> Path | None:
     named = os.environ.get("SPEC_GATE_HOST_PYTHON")
     return Path(named) if named else Path(sys.executable)
+
+
+def _invocation() -> ProcessId | None:
+    """The process whose sessions share a reference: nox's id, or one that a shell names (``$$``)."""
+    named = os.environ.get("SPEC_GATE_INVOCATION")
+    if not named:
+        return None
+    found = identify(int(named)) if named.isdecimal() else None
+    if found is None:
+        raise Misconfigured(
+            f"SPEC_GATE_INVOCATION={named} names no running process; set it to the id of the shell ($$) or unset it."
+        )
+    return found
 
 
 def _router_python() -> Path | None:

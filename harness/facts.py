@@ -128,6 +128,8 @@ class RequestFacts(Fact):
     accepted_per_step: tuple[int, ...] | None
     open_ended: bool = True
     mode: str = ""
+    # At each position the likeliest tokens and their log probabilities; None unless asked for (--logprobs).
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
 
 class RouterFacts(Fact):
@@ -183,6 +185,22 @@ class LimitFacts(Fact):
     synthetic_within: float | None = None
 
 
+class EvaluationFacts(Fact):
+    """One evaluation by lm-eval, after the workload: how many of the questions asked were answered right.
+
+    ``exact_match`` by its flexible filter, ``exact_match_strict`` by its strict one; ``output``: the file it wrote.
+    """
+
+    stage: Literal["main", "reference"]
+    task: str
+    right: int
+    asked: int
+    exact_match: float
+    exact_match_strict: float
+    lm_eval_version: str
+    output: str
+
+
 class RunFacts(Fact):
     """Everything one run observed. ``expected_answers``: right answers by prompt id, where prompts have one."""
 
@@ -208,6 +226,10 @@ class RunFacts(Fact):
     limits: LimitFacts = LimitFacts()
     expected_answers: dict[str, str] = {}
     reference_declined: bool = False
+    # The run whose reference server gave the reference part of these facts; None: this one.
+    reference_from: str | None = None
+    gsm8k_through: Literal["jsonl", "lm-eval"] = "jsonl"
+    evaluations: tuple[EvaluationFacts, ...] = ()
 
 
 class CheckResult(Fact):

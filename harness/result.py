@@ -48,6 +48,8 @@ class Result(BaseModel):
     launch: str | None = None
     router: str | None = None
     reference: str | None = None
+    # The run of the same invocation whose reference answers these were compared with; None: its own.
+    reference_from: str | None = None
     workload: dict[str, str | int] = {}
     figures: dict[str, Any] = {}
     expected: dict[str, Any] = {}

@@ -15,20 +15,38 @@ def gsm8k_threshold(facts: RunFacts) -> CheckResult:
     least = facts.limits.gsm8k
     if least is None:
         return failed(name, f"{facts.deployment} names no least GSM8K accuracy", word="misconfigured")
+    if facts.gsm8k_through == "lm-eval":
+        return _through_lm_eval(name, facts, least)
     if facts.model_set == "tiny":
         return passed(name, "not applicable: tiny checkpoints solve nothing, their text is computed", {"judged": "no"})
     if least == 0:
         return passed(name, "not judged: random weights solve nothing (least accuracy 0)", {"judged": "no"})
-    right, asked = _score(facts, main_requests(facts))
-    if not asked:
+    main, control = _score(facts, main_requests(facts)), _score(facts, requests_of(facts, "reference"))
+    if not main[1]:
         return failed(name, "no GSM8K question was asked", word="misconfigured")
-    control, control_asked = _score(facts, requests_of(facts, "reference"))
-    figures: Figures = {"gsm8k_right": right, "gsm8k_asked": asked, "gsm8k_reference_right": control}
-    shown = f"control, without a drafter: {control} of {control_asked}" if control_asked else "no control was driven"
-    text = f"{right} of {asked} questions answered right, {least:g} of them must be; {shown}"
-    if reaches(right, asked, least):
+    return _judged(name, main, control, least)
+
+
+def _through_lm_eval(name: str, facts: RunFacts, least: float) -> CheckResult:
+    """The same over what lm-eval counted; judged whatever the models are, because it was asked for."""
+    found = {one.stage: one for one in facts.evaluations}
+    main, control = found.get("main"), found.get("reference")
+    if main is None or not main.asked:
+        return failed(name, "lm-eval was asked for and evaluated nothing", word="infra")
+    result = _judged(name, (main.right, main.asked), (control.right, control.asked) if control else (0, 0), least)
+    said = f"lm-eval {main.lm_eval_version}, {main.task}: {result.summary}"
+    figures = result.figures | {"exact_match": main.exact_match, "exact_match_strict": main.exact_match_strict}
+    return result.model_copy(update={"summary": said, "figures": figures})
+
+
+def _judged(name: str, main: tuple[int, int], control: tuple[int, int], least: float) -> CheckResult:
+    """``main`` and ``control``: right answers, and questions asked."""
+    figures: Figures = {"gsm8k_right": main[0], "gsm8k_asked": main[1], "gsm8k_reference_right": control[0]}
+    shown = f"control, without a drafter: {control[0]} of {control[1]}" if control[1] else "no control was driven"
+    text = f"{main[0]} of {main[1]} questions answered right, {least:g} of them must be; {shown}"
+    if reaches(*main, least):
         return passed(name, text, figures)
-    if control_asked and not reaches(control, control_asked, least):
+    if control[1] and not reaches(*control, least):
         return failed(name, f"{text}, so it is not the drafter", figures)
     return failed(name, text, figures)
 

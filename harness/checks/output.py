@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.checks.finding import Figures, failed, passed
-from harness.checks.select import main_requests
+from harness.checks.select import main_requests, requests_of
 from harness.facts import CheckResult, RunFacts
 from harness.measure.matching import Match, match, pooled_ratio
 
@@ -26,7 +26,11 @@ def output_matches_reference(facts: RunFacts) -> CheckResult:
     unknown = [request.prompt_id for request in sent if request.token_ids is None]
     if unknown:
         return failed(name, f"{len(unknown)} of {len(sent)} answers have no token ids", None, unknown)
-    matches = {request.prompt_id: match(expected[request.prompt_id], request.token_ids or ()) for request in sent}
+    logprobs = {request.prompt_id: request.top_logprobs for request in requests_of(facts, "reference")}
+    matches = {
+        prompt: match(expected[prompt], request.token_ids or (), logprobs.get(prompt))
+        for prompt, request in ((request.prompt_id, request) for request in sent)
+    }
     identical = sum(one.identical for one in matches.values())
     early = sum(_agrees_early(one) for one in matches.values())
     figures: Figures = {

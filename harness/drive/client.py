@@ -36,6 +36,8 @@ class Sending:
     concurrency: int = 1
     seed: int = 0
     secrets: frozenset[str] = frozenset()
+    # How many of the likeliest tokens to list at each position; None: none.
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ async def _request(
 def completion_body(prompt: Encoded, sending: Sending) -> Body:
     """The request, the same for a router, a server and both hops of a handoff."""
     content = prompt.content if isinstance(prompt.content, str) else list(prompt.content)
-    return {
+    body: Body = {
         "model": sending.model,
         "prompt": content,
         "max_tokens": prompt.prompt.max_tokens,
@@ -163,6 +165,10 @@ def completion_body(prompt: Encoded, sending: Sending) -> Body:
         "return_token_ids": True,
         "stream": False,
     }
+    if sending.top_logprobs is not None:
+        # By id: two tokens may have one text.
+        body |= {"logprobs": sending.top_logprobs, "return_tokens_as_token_ids": True}
+    return body
 
 
 async def _encode(prompts: Sequence[Prompt], server_url: str, model: str, timeout_s: float) -> tuple[Encoded, ...]:

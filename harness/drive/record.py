@@ -10,6 +10,9 @@ from harness.drive.workloads import Prompt
 from harness.facts import RequestFacts, RequestStage
 from harness.report.redact import redact_text
 
+# Far below the rounding of the engine's own arithmetic, and short in a file of thousands of them.
+_DECIMALS = 6
+
 
 def without_secrets(answer: Answer, secrets: frozenset[str]) -> Answer:
     """The answer with what its errors quote redacted: they go into files that others read."""
@@ -49,12 +52,29 @@ def to_facts(answer: Answer, index: int, prompt: Prompt, stage: RequestStage, st
         accepted_per_step=_integers(speculation.get("per_step_accepted")),
         open_ended=prompt.open_ended,
         mode=prompt.mode,
+        top_logprobs=_top_logprobs(_mapping(choice.get("logprobs")).get("top_logprobs")),
     )
 
 
 def _choice(answer: Answer) -> Mapping[str, object] | None:
     choices = (answer.payload or {}).get("choices")
     return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
+
+
+def _top_logprobs(value: object) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    """``[{"token_id:12": -0.5, ...}, ...]`` by position, likeliest first; None where any of it is something else."""
+    if not isinstance(value, list):
+        return None
+    found = []
+    for position in value:
+        listed = []
+        for name, logprob in _mapping(position).items():
+            prefix, _, number = str(name).partition(":")
+            if prefix != "token_id" or not number.isdecimal() or not isinstance(logprob, int | float):
+                return None
+            listed.append((int(number), round(float(logprob), _DECIMALS)))
+        found.append(tuple(sorted(listed, key=lambda one: -one[1])))
+    return tuple(found)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

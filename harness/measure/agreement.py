@@ -28,7 +28,7 @@ class Agreement:
 
     @property
     def differing(self) -> list[str]:
-        """One line per answer that differs: where, and both tokens."""
+        """One line per answer that differs: where, both tokens, and the margin between them if it is known."""
         return [f"{prompt} {one.divergence}" for prompt, one in self.matches.items() if not one.identical]
 
 
@@ -36,7 +36,8 @@ def agreement(
     expected: Iterable[RequestFacts], actual: Iterable[RequestFacts], compared_tokens: int | None = None
 ) -> Agreement:
     """``actual`` against ``expected`` by prompt id, over the first ``compared_tokens`` tokens (None: all)."""
-    left = {request.prompt_id: request.token_ids for request in expected}
+    references = {request.prompt_id: request for request in expected}
+    left = {prompt: request.token_ids for prompt, request in references.items()}
     right = {request.prompt_id: request.token_ids for request in actual}
     matches: dict[str, Match] = {}
     missing = []
@@ -45,7 +46,8 @@ def agreement(
         if one is None or other is None:
             missing.append(prompt)
         else:
-            matches[prompt] = match(one[:compared_tokens], other[:compared_tokens])
+            logprobs = references[prompt].top_logprobs
+            matches[prompt] = match(one[:compared_tokens], other[:compared_tokens], logprobs)
     return Agreement(matches, tuple(missing))
 
 

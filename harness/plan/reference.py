@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
 from harness.deployments import Deployment, ModelSetName, Role
 from harness.errors import Misconfigured
 from harness.plan.memory import cpu_ranks_that_fit, server_bytes
-from harness.plan.types import Device, Machine, Needs, Options
+from harness.plan.types import Device, Machine, Needs, Options, Plan, ServerPlan, Stage
 
 Placement = Literal["none", "beside", "after"]
 
@@ -58,3 +59,24 @@ def placement(
             f"{len(devices)} may be used; pass more with --devices, add --share-devices, or use --reference after."
         )
     return "beside" if fits else "after"
+
+
+def reference_of(plan: Plan) -> ServerPlan | None:
+    """The reference server of a plan; None without one."""
+    return next((server for stage in plan.stages for server in stage.servers if server.role == "reference"), None)
+
+
+def judged_only(plan: Plan) -> Plan:
+    """The plan without its reference server, whose devices and ports stay leased."""
+    stages = tuple(
+        dataclasses.replace(stage, servers=tuple(server for server in stage.servers if server.role != "reference"))
+        for stage in plan.stages
+    )
+    return dataclasses.replace(plan, stages=tuple(stage for stage in stages if stage.servers))
+
+
+def with_reference_after(plan: Plan) -> Plan:
+    """The plan with its reference server in a stage of its own, after the judged ones."""
+    reference = reference_of(plan)
+    last = (Stage("reference", (reference,), None),) if reference is not None else ()
+    return dataclasses.replace(plan, stages=(*judged_only(plan).stages, *last))

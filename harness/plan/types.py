@@ -59,6 +59,8 @@ class Options:
     max_tokens: int | None = None
     concurrency: int | None = None
     keep_logs: bool = False
+    logprobs: bool = False
+    gsm8k_through: Literal["jsonl", "lm-eval"] = "jsonl"
 
 
 @dataclass(frozen=True)

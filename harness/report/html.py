@@ -101,6 +101,7 @@ def _about(result: Result) -> dict[str, str]:
         "launch": result.launch,
         "router": result.router,
         "reference": result.reference,
+        "reference from": result.reference_from and f"run {result.reference_from}",
         **{f"workload {name}": str(value) for name, value in result.workload.items()},
         **{f"adjusted on {server}": ", ".join(made) or "nothing" for server, made in result.adjustments.items()},
         "not judged": ", ".join(result.not_judged),

@@ -235,6 +235,7 @@ def _about(result: Result) -> Iterator[tuple[str, str]]:
         "launch": result.launch,
         "router": result.router,
         "reference": result.reference,
+        "reference from": result.reference_from and f"run {result.reference_from}",
     }
     yield "ran", " · ".join(f"{name} {one_line(value)}" for name, value in ran.items() if value)
     for note in result.notes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from harness.facts import BaselineFacts, ExpectedText, RouterFacts, RunFacts, ServerFacts
+from harness.facts import BaselineFacts, ExpectedText, RequestFacts, RouterFacts, RunFacts, ServerFacts
 from harness.measure.effective import parse_effective
 from harness.models import bos_token_id, template_adds_bos
 from harness.plan.types import Plan, ServerPlan
 from harness.run.request import Prepared, Request
 from harness.run.requested import limits_of, requested_config
+from harness.run.reuse import KeptReference
 from harness.run.stage import ServerObservation, StageObservation
 from harness.zoo import BOS_ID
 
@@ -47,12 +48,22 @@ def facts_of(
     stages: tuple[StageObservation, ...],
     baseline: BaselineFacts | None,
     run_dir: Path,
+    kept: KeptReference | None = None,
 ) -> RunFacts:
-    """The facts of a finished run."""
+    """The facts of a finished run. ``kept``: the reference part, where an earlier run of the invocation observed it."""
     deployment = request.deployment
     main = next(stage for stage in stages if stage.stage == "main")
     speculation = deployment.judged_role.speculation
     tiny = prepared.model_set == "tiny"
+    servers = tuple(
+        _server(request, plan, prepared, stage, observation, run_dir)
+        for stage in stages
+        for observation in stage.servers
+    )
+    requests = tuple(record for stage in stages for record in (*stage.requests, *stage.control))
+    if kept is not None:
+        servers, requests = (*servers, *kept.servers), (*requests, *kept.requests)
+    compared = any(server.stage == "reference" for server in servers)
     return RunFacts(
         deployment=deployment.name,
         model_set=prepared.model_set,
@@ -64,22 +75,21 @@ def facts_of(
         bos_token_id=BOS_ID if tiny else bos_token_id(plan.models.target),
         add_bos_expected=not tiny and template_adds_bos(plan.models.target),
         prompts=len(prepared.workload.prompts),
-        servers=tuple(
-            _server(request, plan, prepared, stage, observation, run_dir)
-            for stage in stages
-            for observation in stage.servers
-        ),
-        requests=tuple(record for stage in stages for record in (*stage.requests, *stage.control)),
+        servers=servers,
+        requests=requests,
         router=main.router or _direct(plan),
         expected_counts=prepared.workload.counts,
-        expected_text=prepared.workload.texts or _reference_text(stages),
-        reference_mode="computed" if tiny else ("server" if len(stages) > 1 else "none"),
+        expected_text=prepared.workload.texts or _reference_text(requests),
+        reference_mode="computed" if tiny else ("server" if compared else "none"),
         baseline=baseline,
         baseline_error=None if baseline else _WITHOUT_BASELINE,
         checks=deployment.checks,
         limits=limits_of(deployment),
         expected_answers=prepared.workload.answers,
         reference_declined=request.options.reference == "none",
+        reference_from=kept.run_id if kept is not None else None,
+        gsm8k_through=request.options.gsm8k_through,
+        evaluations=tuple(stage.evaluation for stage in stages if stage.evaluation is not None),
     )
 
 
@@ -89,13 +99,11 @@ def _direct(plan: Plan) -> RouterFacts | None:
     return RouterFacts(mode="direct", served=None, failed=None, per_worker={})
 
 
-def _reference_text(stages: tuple[StageObservation, ...]) -> tuple[ExpectedText, ...]:
+def _reference_text(requests: tuple[RequestFacts, ...]) -> tuple[ExpectedText, ...]:
     return tuple(
         ExpectedText(prompt_id=record.prompt_id, token_ids=record.token_ids, source="reference")
-        for stage in stages
-        if stage.stage == "reference"
-        for record in stage.requests
-        if record.token_ids is not None
+        for record in requests
+        if record.stage == "reference" and record.token_ids is not None
     )
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from harness.checks.registry import judge
 from harness.deployments import KvBuffer
 from harness.errors import EngineFailed
 from harness.facts import CheckResult, RunFacts
 from harness.files import write_atomically
 from harness.plan.assign import assign_devices
 from harness.plan.build import build_plan
+from harness.plan.reference import judged_only, with_reference_after
 from harness.plan.render import as_json
 from harness.plan.types import Allocation, Plan, Stage
 from harness.report.terminal import Progress
@@ -25,17 +27,18 @@ from harness.run.finish import own_secrets
 from harness.run.interrupts import Interrupts
 from harness.run.journal import Journal
 from harness.run.judge import conclude, run_assertions
-from harness.run.launch import importer_spec, router_spec, server_spec
+from harness.run.launch import importer_spec, ready_conditions, router_spec, server_spec
 from harness.run.request import Prepared, Request
+from harness.run.reuse import KeptReference, Shelf, shelf_of, sweep
 from harness.run.stage import StageObservation, observe, smoke
-from harness.run.summary import describe_engine, describe_hardware, expected_of, figures_of
+from harness.run.summary import describe_run, expected_of, figures_of
 from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
 from harness.runtime import leases, ports
 from harness.runtime.deadline import Deadline
 from harness.runtime.devices import memory_used, wait_released
 from harness.runtime.identity import host_identity, new_marker, own_identity
 from harness.runtime.occupancy import busy_with_strangers
-from harness.runtime.readiness import Condition, HttpHealth, ModelListed, RouterUp, TcpAnswers, all_of, wait
+from harness.runtime.readiness import wait
 from harness.runtime.reaping import ReapReport, reap_stale
 from harness.runtime.record import RunRecord
 from harness.runtime.supervised import ServerExited, Servers, supervised
@@ -47,9 +50,6 @@ _START_S = 30
 _RELEASE_S = 60
 # A broken connection is seen before the end of the process that broke it: so long for the end to be reported.
 _NEWS_S = 0.5
-
-# Checks that say nothing without a reference server.
-_COMPARING = ("output_matches_reference", "token_match", "identical_outputs", "deterministic_all_match")
 
 
 class Run:
@@ -68,16 +68,22 @@ class Run:
     def execute(self, prepared: Prepared, index: int) -> None:
         """Lease, run every stage, judge. Raises GateError; the caller turns it into a verdict."""
         buffer = prepared.buffers[index]
-        self._describe(prepared, buffer)
+        describe_run(self.result, self.request, prepared, buffer)
         state = self.request.locations.state
         self._finish_killed_runs(state)
+        sweep(state)
         with ExitStack() as held:
             with self.journal.phase("lease"):
                 plan, lease = self._lease(prepared, buffer, held)
             record = self._record(lease.keys)
             used_before = memory_used(lease.keys)
+            shelf = shelf_of(self.request, prepared, plan)
+
+            def facts_with(observed: tuple[StageObservation, ...], kept: KeptReference | None) -> RunFacts:
+                return facts_of(self.request, prepared, plan, observed, prepared.baselines[index], self.run_dir, kept)
+
             try:
-                observations = self._stages(prepared, plan, record, lease.descriptors)
+                observations, kept = self._observations(prepared, plan, record, lease.descriptors, shelf, facts_with)
             except EngineFailed as error:
                 # Its own servers are gone by now: what still holds their place is somebody else's.
                 with self.signals.ignored():
@@ -87,9 +93,12 @@ class Run:
                 wait_released(lease.keys, used_before, Deadline.after(_RELEASE_S))
         self.result.trace = files_per_process(read_processes(self.run_dir / TRACE_FOLDER))
         with self.journal.phase("judge"):
-            facts = facts_of(self.request, prepared, plan, observations, prepared.baselines[index], self.run_dir)
+            facts = facts_with(observations, kept)
             checks = self._judge(facts)
         judgement = conclude(facts, checks)
+        if shelf is not None and kept is None and judgement.verdict is Verdict.PASS:
+            shelf.keep(self.result.run_id, facts)
+        self.result.reference_from = facts.reference_from
         self.result.checks = list(checks)
         self.result.figures = figures_of(facts, checks)
         self.result.expected = expected_of(facts)
@@ -98,28 +107,6 @@ class Run:
 
     def _judge(self, facts: RunFacts) -> tuple[CheckResult, ...]:
         return run_assertions(self.run_dir, facts)
-
-    def _describe(self, prepared: Prepared, buffer: KvBuffer | None) -> None:
-        result, options = self.result, self.request.options
-        result.engine = describe_engine(prepared.engine)
-        result.hardware = describe_hardware(prepared.machine)
-        result.model_set = prepared.model_set
-        result.models = list(prepared.checkpoints.paths.provenance)
-        result.kv_buffer = buffer
-        result.router = options.router if self.request.deployment.transfer else None
-        result.reference = "computed" if prepared.workload.texts else options.reference
-        result.workload = {
-            "name": prepared.workload.name,
-            "prompts": len(prepared.workload.prompts),
-            "hash": prepared.workload.hash,
-            "concurrency": prepared.workload.concurrency,
-        }
-        if options.reference == "none":
-            result.not_judged += [
-                f"{name}: declined with --reference none"
-                for name in self.request.deployment.checks
-                if name in _COMPARING and not (name == "output_matches_reference" and prepared.workload.texts)
-            ]
 
     def _finish_killed_runs(self, state: Path) -> None:
         for run_id, report in reap_stale(state).items():
@@ -145,7 +132,6 @@ class Run:
         )
         chosen = held.enter_context(ports.lease_ports(prepared.needs.ports, state, self.result.run_id))
         plan = self.request.alter_plan(build_plan(prepared.inputs, Allocation(devices=assigned, ports=chosen), buffer))
-        write_atomically(self.run_dir / "plan.json", as_json(plan) + "\n")
         self.result.launch = plan.launch
         self.result.notes = list(plan.notes)
         return plan, lease
@@ -164,11 +150,40 @@ class Run:
             leases=keys,
         )
 
+    def _observations(
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        record: RunRecord,
+        hold: tuple[int, ...],
+        shelf: Shelf | None,
+        facts_with: Callable[[tuple[StageObservation, ...], KeptReference | None], RunFacts],
+    ) -> tuple[tuple[StageObservation, ...], KeptReference | None]:
+        """What the servers of the plan showed; the reference's part may be one that the invocation kept."""
+        kept = shelf.find() if shelf is not None else None
+        if kept is None:
+            return self._stages(prepared, plan, record, hold), None
+        self.journal.note(f"no reference server: an equal one answered the same requests in run {kept.run_id}")
+        observations = self._stages(prepared, judged_only(plan), record, hold)
+        if all(judge(check, facts_with(observations, kept)).ok for check in self.request.deployment.checks):
+            return observations, kept
+        # Kept answers may be noise: nothing is held against the engine before a reference of its own was asked.
+        self.journal.note("a check fails against the kept answers: starting the reference after all")
+        return self._stages(prepared, with_reference_after(plan), record, hold, observations), None
+
     def _stages(
-        self, prepared: Prepared, plan: Plan, record: RunRecord, hold: tuple[int, ...]
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        record: RunRecord,
+        hold: tuple[int, ...],
+        done: tuple[StageObservation, ...] = (),
     ) -> tuple[StageObservation, ...]:
-        observations: list[StageObservation] = []
-        for stage in plan.stages:
+        """Run the stages of ``plan``, but for those that were observed already."""
+        write_atomically(self.run_dir / "plan.json", as_json(plan) + "\n")
+        observations = list(done)
+        seen = {one.stage for one in done}
+        for stage in (stage for stage in plan.stages if stage.name not in seen):
             suffix = "" if stage.name == "main" else f" ({stage.name})"
             with self._supervised(record, hold, plan, stage) as servers:
                 with self.journal.phase(f"launch{suffix}"):
@@ -227,19 +242,8 @@ class Run:
             servers.start(router_spec(stage.router, inherited, record.marker, self.run_dir), deadline)
 
     def _ready(self, prepared: Prepared, stage: Stage, servers: Servers) -> None:
-        conditions: list[Condition] = []
         logs = self.run_dir / "logs"
-        for server in stage.servers:
-            log = logs / server.log_name
-            parts: list[Condition] = [
-                HttpHealth(server.name, server.url, log),
-                ModelListed(server.name, server.url, server.served_model, log),
-            ]
-            parts += [TcpAnswers(server.name, server.host, port, log) for port in server.side_channel_ports]
-            conditions.append(all_of(*parts))
-        if stage.router is not None:
-            conditions.append(RouterUp(stage.router.name, stage.router.url, logs / stage.router.log_name))
-        wait(conditions, Deadline.after(self.request.deployment.timeouts.ready_s), servers.check)
+        wait(ready_conditions(stage, logs), Deadline.after(self.request.deployment.timeouts.ready_s), servers.check)
         for server in stage.servers:
             servers.watch(server.name)
         self.journal.detail("every server answers; one request through the whole route")

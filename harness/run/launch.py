@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.engine.info import EngineInfo
-from harness.plan.types import Plan, RouterPlan, ServerPlan
+from harness.plan.types import Plan, RouterPlan, ServerPlan, Stage
 from harness.runtime.identity import KEEP_ENVIRONMENT_VARIABLE, MARKER_VARIABLE
+from harness.runtime.readiness import Condition, HttpHealth, ModelListed, RouterUp, TcpAnswers, all_of
 from harness.runtime.wire import IMPORTER, ServerSpec
 
 _SERVER_MODULE = "vllm.entrypoints.openai.api_server"
@@ -61,6 +62,22 @@ def router_spec(router: RouterPlan, inherited: Mapping[str, str], marker: str, r
         cwd=run_dir,
         log=run_dir / "logs" / router.log_name,
     )
+
+
+def ready_conditions(stage: Stage, logs: Path) -> list[Condition]:
+    """What must hold before the first request: each server serves its model and shakes hands, the router is up."""
+    conditions: list[Condition] = []
+    for server in stage.servers:
+        log = logs / server.log_name
+        parts: list[Condition] = [
+            HttpHealth(server.name, server.url, log),
+            ModelListed(server.name, server.url, server.served_model, log),
+        ]
+        parts += [TcpAnswers(server.name, server.host, port, log) for port in server.side_channel_ports]
+        conditions.append(all_of(*parts))
+    if stage.router is not None:
+        conditions.append(RouterUp(stage.router.name, stage.router.url, logs / stage.router.log_name))
+    return conditions
 
 
 def _complete(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from harness.baselines import Query, load, select
 from harness.engine.resolve import resolve
@@ -19,7 +20,7 @@ from harness.plan.build import (
 from harness.plan.gates import check_gates
 from harness.run.journal import Journal
 from harness.run.request import Prepared, Request
-from harness.run.workload import load_workload
+from harness.run.workload import evaluation_of, load_workload
 from harness.runtime.devices import discover
 from harness.runtime.occupancy import gpu_visible
 
@@ -29,6 +30,7 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
     deployment = request.deployment
     # First, because it needs nothing: a baseline without its certificate would cost a whole engine build to find.
     entries = load(request.baselines)
+    evaluation = evaluation_of(deployment, request.options, request.inherited, offline=request.offline)
     with journal.phase("engine"):
         engine = resolve(
             request.engine_choice,
@@ -52,6 +54,7 @@ def prepare(request: Request, journal: Journal, note: Callable[[str], None]) -> 
         workload = load_workload(
             deployment, model_set, request.options, checkpoints.zoo, padded=engine.pads_loaded_requests
         )
+        workload = replace(workload, evaluation=evaluation)
         buffers = kv_buffers(deployment, request.options, machine)
         baselines = tuple(
             select(

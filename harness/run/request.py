@@ -15,6 +15,7 @@ from harness.models import Checkpoints
 from harness.plan.build import Inputs
 from harness.plan.types import Machine, Needs, Options, Plan
 from harness.run.workload import Workload
+from harness.runtime.identity import ProcessId
 
 
 def unaltered(plan: Plan) -> Plan:
@@ -43,6 +44,8 @@ class Request:
     expectations: tuple[Expectation, ...] = ()
     # False: run without one, to record it from the run; such a run never passes.
     baseline_required: bool = True
+    # The process that makes several sessions one invocation; None: no reference is shared.
+    invocation: ProcessId | None = None
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 from harness.deployments import Deployment
 from harness.drive.client import Encoded, Sending, ask, drive, encode
 from harness.drive.handoff import Handoff, Route, Through
+from harness.drive.lm_eval import evaluate
 from harness.errors import EngineFailed
-from harness.facts import RequestFacts, RequestStage, RouterFacts, Snapshot
-from harness.measure.agreement import agreement, within_limits
+from harness.facts import EvaluationFacts, RequestFacts, RequestStage, RouterFacts, Snapshot
+from harness.measure.agreement import agreement, reaches, within_limits
 from harness.measure.router import router_facts
 from harness.plan.types import Part, ServerPlan, Stage, StageName
 from harness.run.journal import Journal
@@ -43,6 +44,7 @@ class StageObservation:
     """What one part of a stage observed. ``router_error``: why the router's own counts could not be read.
 
     ``control``: the answers of the reference to the same prompts once more; empty where nothing called for it.
+    ``evaluation``: what lm-eval found afterwards; of the reference only where the judged servers fell short.
     """
 
     stage: StageName
@@ -51,6 +53,7 @@ class StageObservation:
     router: RouterFacts | None
     router_error: str | None
     control: tuple[RequestFacts, ...] = ()
+    evaluation: EvaluationFacts | None = None
 
 
 def route_of(part: Part) -> Route:
@@ -125,6 +128,7 @@ def _sending(
         request_timeout_s=deployment.timeouts.request_s,
         concurrency=concurrency,
         secrets=secrets,
+        top_logprobs=workload.top_logprobs,
     )
 
 
@@ -193,6 +197,20 @@ def _observe_part(
     if part.name == "reference" and _disagrees(deployment, workload, earlier, requests):
         journal.note("answers differ from the reference's: asking the reference a second time, as a control")
         control = send("control", progress)
+    evaluation = None
+    if workload.evaluation is not None and (part.name == "main" or _falls_short(deployment, earlier)):
+        # Only now: what it asks is in no page of the workload.
+        journal.detail(f"lm-eval asks {part.servers[0].name} {workload.evaluation.questions} questions")
+        evaluation = evaluate(
+            workload.evaluation,
+            part.servers[0].url,
+            part.servers[0].served_model,
+            part.name,
+            run_dir / "lm-eval" / part.name,
+            concurrency=workload.concurrency,
+            budget_s=deployment.timeouts.drive_s,
+            alive=alive,
+        )
     journal.detail("asking every server once more")
     return StageObservation(
         stage=part.name,
@@ -201,7 +219,14 @@ def _observe_part(
         router=router,
         router_error=router_error,
         control=control,
+        evaluation=evaluation,
     )
+
+
+def _falls_short(deployment: Deployment, observed: tuple[StageObservation, ...]) -> bool:
+    """Whether lm-eval found the judged servers below the limit: then the reference is evaluated, as a control."""
+    found = [one.evaluation for one in observed if one.evaluation is not None]
+    return any(not reaches(one.right, one.asked, deployment.limits.gsm8k or 0.0) for one in found)
 
 
 def _disagrees(

@@ -1,4 +1,4 @@
-"""The figures, expectations and descriptions of result.json. Pure.
+"""The figures, expectations and descriptions of result.json. No I/O.
 
 ``expected`` uses the names of ``figures``, so a report can lay one beside the other.
 """
@@ -8,10 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from harness.checks.against_baseline import measured
+from harness.deployments import KvBuffer
 from harness.engine.info import EngineInfo
 from harness.errors import GateError
 from harness.facts import CheckResult, RunFacts
 from harness.plan.types import Machine
+from harness.result import Result
+from harness.run.request import Prepared, Request
+
+# Checks that say nothing without a reference server.
+_COMPARING = ("output_matches_reference", "token_match", "identical_outputs", "deterministic_all_match")
 
 # Said by the checks in words of their own, or laid out below.
 _LEFT_OUT = frozenset({"judged", "baseline", "expected", "drafts", "draft_tokens", "accepted", "per_position"})
@@ -43,6 +49,30 @@ def describe_hardware(machine: Machine) -> dict[str, Any]:
         "memory_gib": machine.memory_bytes >> 30,
         "driver": machine.driver,
     }
+
+
+def describe_run(result: Result, request: Request, prepared: Prepared, buffer: KvBuffer | None) -> None:
+    """Write what is run, and what is left out on purpose, into ``result``."""
+    options, workload = request.options, prepared.workload
+    result.engine = describe_engine(prepared.engine)
+    result.hardware = describe_hardware(prepared.machine)
+    result.model_set = prepared.model_set
+    result.models = list(prepared.checkpoints.paths.provenance)
+    result.kv_buffer = buffer
+    result.router = options.router if request.deployment.transfer else None
+    result.reference = "computed" if workload.texts else options.reference
+    result.workload = {
+        "name": workload.name,
+        "prompts": len(workload.prompts),
+        "hash": workload.hash,
+        "concurrency": workload.concurrency,
+    }
+    if options.reference == "none":
+        result.not_judged += [
+            f"{name}: declined with --reference none"
+            for name in request.deployment.checks
+            if name in _COMPARING and not (name == "output_matches_reference" and workload.texts)
+        ]
 
 
 def figures_of(facts: RunFacts, checks: tuple[CheckResult, ...]) -> dict[str, Any]:

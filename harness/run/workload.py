@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.deployments import Deployment, ModelSetName
+from harness.drive.lm_eval import Evaluation, prepare_evaluation
 from harness.drive.paired import (
     COPY_MAX_TOKENS,
     COPY_PROMPTS,
@@ -27,6 +29,9 @@ _HUB_CONCURRENCY = 8
 _PAIRED_TOKENS = 32
 _PAIRED_TOKENS_RANDOM = 8
 
+# Two runs part where a few tokens are nearly as likely; a token below these is not there by rounding.
+_TOP_LOGPROBS = 5
+
 # Short, and no prefix of a workload prompt: a warm prefix cache would take the place of a transfer.
 _SMOKE_TEXT = "9876543210 smoke"
 _SMOKE_TOKENS = 8
@@ -36,7 +41,8 @@ _SMOKE_TOKENS = 8
 class Workload:
     """``counts`` and ``texts`` are computed (tiny models) or absent. ``answers``: right ones by prompt id, if any.
 
-    ``ignore_eos``: every answer has the length asked for.
+    ``ignore_eos``: every answer has the length asked for. ``top_logprobs``: how many tokens each position lists.
+    ``evaluation``: what lm-eval asks afterwards.
     """
 
     name: str
@@ -47,6 +53,8 @@ class Workload:
     counts: ExpectedCounts | None
     texts: tuple[ExpectedText, ...]
     answers: dict[str, str] = field(default_factory=dict)
+    top_logprobs: int | None = None
+    evaluation: Evaluation | None = None
 
     @property
     def hash(self) -> str:
@@ -83,6 +91,7 @@ def load_workload(
         counts=None,
         texts=(),
         answers=answers,
+        top_logprobs=_TOP_LOGPROBS if options.logprobs else None,
     )
 
 
@@ -98,7 +107,7 @@ def _gsm8k(deployment: Deployment, options: Options) -> tuple[tuple[Prompt, ...]
     """Short prompts to compare, then the questions where the model can solve any. ``--prompts``: so many of each."""
     random_weights = deployment.models.target.random_weights
     compared = paired_prompts(options.prompts or COPY_PROMPTS, COPY_MAX_TOKENS, random_weights=random_weights)
-    if not deployment.limits.gsm8k:
+    if not deployment.limits.gsm8k or options.gsm8k_through == "lm-eval":
         return compared, {}
     asked = load_gsm8k(
         options.dataset,
@@ -108,8 +117,20 @@ def _gsm8k(deployment: Deployment, options: Options) -> tuple[tuple[Prompt, ...]
     return (*compared, *asked.prompts), asked.answers
 
 
+def evaluation_of(
+    deployment: Deployment, options: Options, inherited: Mapping[str, str], *, offline: bool
+) -> Evaluation | None:
+    """What lm-eval is to ask; None unless it was chosen. Raises Misconfigured, before anything is started."""
+    if options.gsm8k_through != "lm-eval":
+        return None
+    if "gsm8k_threshold" not in deployment.checks:
+        raise Misconfigured(f"{deployment.name} solves no GSM8K problems; drop --gsm8k-through.")
+    questions, max_tokens = options.prompts or GSM8K_QUESTIONS, options.max_tokens or GSM8K_MAX_TOKENS
+    return prepare_evaluation(options.dataset, questions, max_tokens, inherited, offline=offline)
+
+
 def _tiny(deployment: Deployment, options: Options, zoo: ZooModel, smoke: Prompt, padded: bool) -> Workload:
-    if options.dataset is not None:
+    if options.dataset is not None and options.gsm8k_through != "lm-eval":
         raise Misconfigured("--dataset needs hub models; the tiny workload is computed (drop it or use --models hub).")
     given = tiny_prompts(zoo.name) if options.prompts is None else tiny_prompts(zoo.name, options.prompts)
     prompts = tuple(
@@ -133,6 +154,7 @@ def _tiny(deployment: Deployment, options: Options, zoo: ZooModel, smoke: Prompt
         ignore_eos=True,
         counts=counts,
         texts=texts,
+        top_logprobs=_TOP_LOGPROBS if options.logprobs else None,
     )
 
 

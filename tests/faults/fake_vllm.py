@@ -3,8 +3,8 @@
     PYTHON -S fake_vllm.py -c LOOK | .../probe.py | .../importer.py --commands-fd N | -m vllm.entrypoints... ARGV
 
 Standard library only, so that a server is up in a tenth of a second. FAKE_FOLDER names a folder with ``answers.json``
-(what every prompt must get, computed by the zoo) and ``faults.json`` (what goes wrong, by role); every process that it
-starts is written to ``pids`` there.
+(what every prompt must get of a prefill/decode pair, computed by the zoo), ``paired.json`` (the same of one server) and
+``faults.json`` (what goes wrong, by role); every process that it starts is written to ``pids`` there.
 """
 
 from __future__ import annotations
@@ -51,13 +51,16 @@ class Fake:
         self.served = values["--served-model-name"]
         self.max_len = values["--max-model-len"]
         self.block_size = values.get("--block-size", "16")
-        self.transfer = json.loads(values["--kv-transfer-config"])
-        self.speculation = json.loads(values["--speculative-config"])
-        self.role = "prefill" if self.transfer["kv_role"] == "kv_producer" else "decode"
+        self.ranks = values.get("--tensor-parallel-size", "1")
+        self.balanced, self.expert_parallel = "--enable-eplb" in argv, "--enable-expert-parallel" in argv
+        self.transfer = json.loads(values.get("--kv-transfer-config", "{}"))
+        self.speculation = json.loads(values.get("--speculative-config", "{}"))
+        alone = "server" if self.speculation else "reference"
+        self.role = {"kv_producer": "prefill", "kv_consumer": "decode"}.get(self.transfer.get("kv_role", ""), alone)
         self.faults: dict[str, Any] = json.loads((FOLDER / "faults.json").read_text()).get(self.role, {})
-        self.answers = json.loads((FOLDER / "answers.json").read_text())
-        self.k = int(self.speculation["num_speculative_tokens"])
-        self.side_channel = int(os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"])
+        self.answers = json.loads((FOLDER / ("answers.json" if self.transfer else "paired.json")).read_text())
+        self.k = int(self.speculation.get("num_speculative_tokens", 0))
+        self.side_channel = int(os.environ.get("VLLM_NIXL_SIDE_CHANNEL_PORT", 0))
         self.asked = 0
         self.counted = {"served": 0, "prompt": 0, "drafts": 0, "draft_tokens": 0, "accepted": 0, "failed": 0}
         self.positions = [0] * self.k
@@ -66,32 +69,49 @@ class Fake:
 
     def introduce(self) -> None:
         """The start-up lines that `harness.measure.effective` reads."""
-        config, method = self.transfer, self.speculation["method"]
+        config = self.transfer
+        moved = (
+            f"'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector', "
+            f"kv_buffer_device='{config['kv_buffer_device']}', kv_role='{config['kv_role']}', "
+            f"kv_load_failure_policy='{config['kv_load_failure_policy']}')"
+            if config
+            else f"'enable_expert_parallel': {self.expert_parallel}"
+        )
         say(
             f"(APIServer pid={os.getpid()}) INFO 11-30 12:00:00 [api_utils.py:1] non-default args: "
-            f"{{'block_size': {self.block_size}, 'kv_transfer_config': KVTransferConfig(kv_connector='NixlConnector', "
-            f"kv_buffer_device='{config['kv_buffer_device']}', kv_role='{config['kv_role']}', "
-            f"kv_load_failure_policy='{config['kv_load_failure_policy']}')}}"
+            f"{{'block_size': {self.block_size}, {moved}}}"
+        )
+        drafter = self.speculation.get("model")
+        drafts = (
+            f"SpeculativeConfig(method='{self.speculation['method']}', model={drafter and repr(drafter)}, "
+            f"num_spec_tokens={self.k})"
+            if self.speculation
+            else "None"
         )
         engine = f"(EngineCore pid={os.getpid()}) INFO 11-30 12:00:00"
         say(
             f"{engine} [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='{self.model}', "
-            f"speculative_config=SpeculativeConfig(method='{method}', model='{self.speculation.get('model')}', "
-            f"num_spec_tokens={self.k}), max_seq_len={self.max_len}, tensor_parallel_size=1, "
+            f"speculative_config={drafts}, max_seq_len={self.max_len}, tensor_parallel_size={self.ranks}, "
             "pipeline_parallel_size=1, data_parallel_size=1"
         )
-        say(f"{engine} [factory.py:1] Creating v1 connector with name: NixlPullConnector")
-        say(f"{engine} [worker.py:1] Registering KV_Caches. kv_buffer_device: {config['kv_buffer_device']}")
+        if config:
+            say(f"{engine} [factory.py:1] Creating v1 connector with name: NixlPullConnector")
+            say(f"{engine} [worker.py:1] Registering KV_Caches. kv_buffer_device: {config['kv_buffer_device']}")
 
     def complete(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self.answers.get(request["prompt"])
         tokens = int(request["max_tokens"])
         prompt_ids = answer["prompt_ids"] if answer else [1] * 8
         token_ids = answer["token_ids"][:tokens] if answer else [300] * tokens
+        if request["prompt"] in self.faults.get("differs", ()):
+            place = min(int(self.faults.get("differs_at", 0)), tokens - 1)
+            token_ids = [*token_ids[:place], 1 + token_ids[place], *token_ids[place + 1 :]]
         with self.lock:
             self.counted["served"] += 1
             self.counted["prompt"] += len(prompt_ids)
-            if self.role == "decode":
+            if self.balanced and self.counted["served"] == int(self.faults.get("rearranges_at", 6)):
+                say("(EngineCore pid=1) INFO 11-30 12:00:00 [eplb_state.py:1] Rearranging experts sync mode ...")
+            if self.role in ("decode", "server"):
                 for name in ("drafts", "draft_tokens", "accepted"):
                     self.counted[name] += answer[name] if answer else 1
                 if answer:
@@ -123,10 +143,11 @@ class Fake:
             'nixl_num_failed_transfers_total{engine="0"}': 0,
             'nixl_num_failed_notifications_total{engine="0"}': 0,
             'nixl_num_kv_expired_reqs_total{engine="0"}': 0,
-            'spec_decode_num_drafts_total{engine="0"}': count["drafts"],
-            'spec_decode_num_draft_tokens_total{engine="0"}': count["draft_tokens"],
-            'spec_decode_num_accepted_tokens_total{engine="0"}': count["accepted"],
         }
+        if self.k:
+            for name in ("drafts", "draft_tokens"):
+                lines[f'spec_decode_num_{name}_total{{engine="0"}}'] = count[name]
+            lines['spec_decode_num_accepted_tokens_total{engine="0"}'] = count["accepted"]
         for position, accepted in enumerate(positions):
             name = f'spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="{position}"}}'
             lines[name] = accepted
@@ -178,7 +199,8 @@ def start(fake: Fake) -> None:
         globals()["_semaphore"] = _multiprocessing.SemLock(1, 1, 1, f"/{faults['semaphore']}", False)
     if megabytes := faults.get("log_mib"):
         _chat(int(megabytes))
-    threading.Thread(target=_greet, args=(fake.side_channel, faults.get("side_channel")), daemon=True).start()
+    if fake.transfer:
+        threading.Thread(target=_greet, args=(fake.side_channel, faults.get("side_channel")), daemon=True).start()
     if (delay_s := faults.get("delay_s")) is not None:
         time.sleep(delay_s)
     if (stolen := faults.get("steals")) is not None:

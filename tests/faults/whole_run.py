@@ -1,6 +1,6 @@
 """Whole runs of the gate against the fake engine, in this process or as a command of their own, and what they leave.
 
-python -m tests.faults.whole_run TOKEN BUDGETS run eagle3-pd ...     the command line with other cores and budgets
+python -m tests.faults.whole_run TOKEN CHANGES run eagle3-pd ...   the command line with other cores, budgets, limits
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from rich.console import Console
 
 from harness.checks.registry import judge
 from harness.deployments import DEPLOYMENTS, Deployment
-from harness.deployments.types import Timeouts
+from harness.deployments.types import Limits, Timeouts, ZooName
 from harness.engine.info import EnginePlatform
 from harness.engine.probing import ProbeAnswer
 from harness.locations import Locations
 from harness.measure.metrics import fetch
-from harness.plan.types import Device, Machine, Options, Plan
+from harness.plan.types import Device, LaunchMode, Machine, Options, Plan
 from harness.result import Result, read_result
 from harness.run import pages, prepare
 from harness.run.execute import Run
@@ -85,7 +85,7 @@ def build_bench(root: Path) -> Bench:
         cuda_version=None,
         nixl_version="1.5.0",
         transformers_version="5.19.0",
-        flags=frozenset({"--kv-cache-memory-bytes"}),
+        flags=frozenset({"--kv-cache-memory-bytes", "--enable-expert-parallel", "--enable-eplb"}),
         environment=frozenset(),
         architectures=frozenset({"LlamaForCausalLM"}),
         has_torchvision=False,
@@ -93,16 +93,17 @@ def build_bench(root: Path) -> Bench:
         pads_loaded_requests=True,
     )
     (root / "probe.json").write_text(answer.model_dump_json())
-    (root / "answers.json").write_text(json.dumps(_answers()))
+    (root / "answers.json").write_text(json.dumps(_answers("llama-eagle3", 3, disaggregated=True)))
+    (root / "paired.json").write_text(json.dumps(_answers("deepseek-mtp", 1, disaggregated=False)))
     return bench
 
 
-def _answers() -> dict[str, dict[str, Any]]:
-    chain = chain_of("llama-eagle3")
+def _answers(zoo: ZooName, k: int, *, disaggregated: bool) -> dict[str, dict[str, Any]]:
+    chain = chain_of(zoo)
     found = {}
-    for prompt in tiny_prompts("llama-eagle3"):
+    for prompt in tiny_prompts(zoo):
         ids = tokenize(prompt.text)
-        one = simulate(chain, ids, prompt.max_tokens, 3, disaggregated=True)
+        one = simulate(chain, ids, prompt.max_tokens, k, disaggregated=disaggregated)
         found[prompt.text] = {**dataclasses.asdict(one), "prompt_ids": list(ids)}
     return found
 
@@ -126,7 +127,7 @@ class Whole:
         self.token = f"{os.getpid()}-{time.monotonic_ns()}"
         self.fake = folder / "fake"
         self.fake.mkdir()
-        for name in ("probe.json", "answers.json"):
+        for name in ("probe.json", "answers.json", "paired.json"):
             (self.fake / name).symlink_to(bench.root / name)
         self.tmp = folder / "tmp"
         self.tmp.mkdir()
@@ -150,12 +151,21 @@ class Whole:
 
     # In this process
 
-    def run(self, alter: Callable[[Plan], Plan] = unaltered, *, launch: str = "spawn", retry: bool = False) -> Outcome:
+    def run(
+        self,
+        alter: Callable[[Plan], Plan] = unaltered,
+        *,
+        launch: LaunchMode = "spawn",
+        retry: bool = False,
+        name: str = NAME,
+        invocation: ProcessId | None = None,
+        **options: Any,
+    ) -> Outcome:
         """One run to its end; asserts that it kept its time and left a valid result and nothing else."""
-        deployment = dataclasses.replace(DEPLOYMENTS[NAME], timeouts=self.budgets)
+        deployment = dataclasses.replace(DEPLOYMENTS[name], timeouts=self.budgets)
         request = Request(
             deployment=deployment,
-            options=Options(launch="warm" if launch == "warm" else "spawn", router="direct", kv_buffer="device"),
+            options=Options(launch=launch, router="direct", kv_buffer="device", **options),
             engine_choice=str(self.bench.python),
             host_python=None,
             locations=self.locations,
@@ -167,6 +177,7 @@ class Whole:
             lease_timeout_s=self.budgets.lease_s,
             extra_environment={},
             alter_plan=alter,
+            invocation=invocation,
         )
         said = io.StringIO()
         began_s = time.monotonic()
@@ -184,11 +195,15 @@ class Whole:
     # As a command
 
     @contextlib.contextmanager
-    def started(self, *options: str, launch: str = "spawn") -> Iterator[Command]:
-        budgets = json.dumps(dataclasses.asdict(self.budgets))
+    def started(
+        self, *options: str, launch: str = "spawn", name: str = NAME, limits: Limits | None = None
+    ) -> Iterator[Command]:
+        changes = {"timeouts": dataclasses.asdict(self.budgets)}
+        if limits is not None:
+            changes["limits"] = dataclasses.asdict(limits)
         fixed = ["--router", "direct", "--kv-buffer", "device", "--launch", launch, "--no-retry-infra"]
         places = ["--engine", str(self.bench.python), "--runs-dir", str(self.locations.runs)]
-        argv = [self.token, budgets, "run", NAME, *fixed, *places, *options]
+        argv = [self.token, json.dumps(changes), "run", name, *fixed, *places, *options]
         locations = {"SPEC_GATE_STATE": str(self.locations.state), "SPEC_GATE_CACHE": str(self.locations.cache)}
         out = self.folder / "out"
         with out.open("w") as stream:
@@ -391,15 +406,16 @@ def stranger(folder: Path) -> Iterator[list[ProcessId]]:
             Path(f"/dev/shm/{segment}").unlink(missing_ok=True)
 
 
-def with_budgets(deployment: Deployment, budgets: Mapping[str, float]) -> Deployment:
-    return dataclasses.replace(deployment, timeouts=Timeouts(**budgets))
+def changed(deployment: Deployment, changes: Mapping[str, dict[str, Any]]) -> Deployment:
+    limits = Limits(**changes["limits"]) if "limits" in changes else deployment.limits
+    return dataclasses.replace(deployment, timeouts=Timeouts(**changes["timeouts"]), limits=limits)
 
 
 if __name__ == "__main__":
     from harness.cli import main
 
-    own_token, own_budgets = sys.argv[1:3]
+    own_token, own_changes = sys.argv[1:3]
     sys.argv[1:3] = []
-    DEPLOYMENTS[NAME] = with_budgets(DEPLOYMENTS[NAME], json.loads(own_budgets))
+    DEPLOYMENTS[sys.argv[2]] = changed(DEPLOYMENTS[sys.argv[2]], json.loads(own_changes))
     with own_cores(own_token):
         main()

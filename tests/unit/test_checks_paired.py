@@ -6,7 +6,7 @@ import pytest
 
 from harness.checks.registry import CHECKS, judge
 from harness.deployments import DEPLOYMENTS, PAIRED_CHECKS
-from harness.facts import CheckResult, LimitFacts, RunFacts, Sample
+from harness.facts import CheckResult, EvaluationFacts, ExpectedText, LimitFacts, RequestFacts, RunFacts, Sample
 from tests.unit import check_facts as cf
 from tests.unit import paired_facts as pf
 
@@ -103,6 +103,24 @@ def test_a_tiny_run_must_match_its_reference_to_the_last_token() -> None:
     facts = pf.with_answers(pf.passing(), "main", answers)
     result = fails("token_match", facts, "54 of 60 positions", "at position 9: expected token 109, got token 7")
     assert result.figures["shortest_common_prefix"] == 9
+
+
+def test_a_divergence_shows_the_margin_of_a_reference_that_gave_one() -> None:
+    def listed(request: RequestFacts) -> RequestFacts:
+        likeliest = tuple(((token, -0.5), (token + 1, -0.75)) for token in request.token_ids or ())
+        return request.model_copy(update={"top_logprobs": likeliest})
+
+    facts = pf.with_answers(
+        hub(10, 10, token_match=0.99), "main", [pf.answer(i, "main", (100, 102)) for i in range(10)]
+    )
+    facts = pf.with_answers(facts, "reference", [listed(pf.answer(i, "reference", (100, 101))) for i in range(10)])
+    said = "p0 at position 1: expected token 101, got token 102; margin of the reference 0.2500 nats"
+    fails("token_match", facts, said)
+    texts = tuple(
+        ExpectedText(prompt_id=f"p{i}", token_ids=(100, 101), source="reference") for i in range(facts.prompts)
+    )
+    again = facts.model_copy(update={"expected_text": texts})
+    fails("output_matches_reference", again, "margin of the reference 0.2500 nats")
 
 
 def test_a_hub_run_may_stray_as_far_as_its_limit() -> None:
@@ -220,6 +238,40 @@ def test_the_share_of_solved_problems_is_judged_and_the_control_is_printed() -> 
     result = fails("gsm8k_threshold", solved(59, 70), "59 of 100", "control, without a drafter: 70 of 100")
     assert "not the drafter" not in result.summary
     fails("gsm8k_threshold", solved(59, 50), "so it is not the drafter")
+
+
+def through_lm_eval(right: int, reference_right: int | None = None, **limits: float) -> RunFacts:
+    counted = {"main": right} | ({} if reference_right is None else {"reference": reference_right})
+    evaluations = tuple(
+        EvaluationFacts(
+            stage=stage,  # type: ignore[arg-type]
+            task="local_gsm8k",
+            right=count,
+            asked=100,
+            exact_match=count / 100,
+            exact_match_strict=0.0,
+            lm_eval_version="0.4.13",
+            output="results.json",
+        )
+        for stage, count in counted.items()
+    )
+    changes = {"gsm8k_through": "lm-eval", "evaluations": evaluations, "limits": LimitFacts(**limits)}
+    return pf.passing().model_copy(update=changes)
+
+
+def test_what_lm_eval_counted_is_held_to_the_same_threshold() -> None:
+    result = judge("gsm8k_threshold", through_lm_eval(60, gsm8k=0.6))
+    assert result.ok
+    assert "lm-eval 0.4.13, local_gsm8k: 60 of 100 questions" in result.summary
+    assert result.figures["exact_match"] == 0.6
+    fails("gsm8k_threshold", through_lm_eval(59, 70, gsm8k=0.6), "59 of 100", "control, without a drafter: 70 of 100")
+    fails("gsm8k_threshold", through_lm_eval(59, 50, gsm8k=0.6), "so it is not the drafter")
+    assert judge("gsm8k_threshold", through_lm_eval(0, gsm8k=0.0)).ok
+
+
+def test_an_evaluation_that_was_asked_for_and_is_not_there_is_no_pass() -> None:
+    facts = through_lm_eval(60, gsm8k=0.0).model_copy(update={"evaluations": ()})
+    fails("gsm8k_threshold", facts, "evaluated nothing", verdict="infra")
 
 
 def test_a_threshold_of_zero_is_said_to_judge_nothing() -> None:

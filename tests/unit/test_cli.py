@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from harness import cli
+from harness.drive import lm_eval
 from harness.run import again, prepare
 from tests.unit.check_facts import Page, passing
 from tests.unit.plan_inputs import CPU_MACHINE, engine
@@ -208,3 +209,22 @@ def test_a_run_folder_that_cannot_be_written_is_no_traceback(harness: Harness, t
 def test_a_variable_that_is_set_may_be_passed() -> None:
     name = next(iter(os.environ))
     assert cli._passed([name]) == {name}
+
+
+@pytest.mark.parametrize("named", ["nox", "0", "-1", "999999999"])
+def test_an_invocation_that_is_no_process_is_refused(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("SPEC_GATE_INVOCATION", named)
+    refused(harness("run", "tp1", "--runs-dir", tmp_path / "runs"), tmp_path, f"SPEC_GATE_INVOCATION={named} names no")
+
+
+def test_lm_eval_is_refused_before_anything_starts_where_it_is_missing_or_of_no_use(
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm_eval, "find_spec", lambda _: None)
+    through = ("--gsm8k-through", "lm-eval", "--runs-dir")
+    refused(
+        harness("run", "deepseek-mtp", *through, tmp_path / "a" / "runs"), tmp_path / "a", "spec-decode-gate[lm-eval]"
+    )
+    refused(harness("run", "tp1", *through, tmp_path / "b" / "runs"), tmp_path / "b", "tp1 solves no GSM8K problems")

@@ -132,6 +132,26 @@ def test_the_request_is_greedy_and_asks_for_ids(serve: Serve) -> None:
     assert (body["prompt"], body["max_tokens"], body["model"]) == ("text 0", 4, "m")
 
 
+def test_logprobs_are_asked_for_only_when_wanted_and_by_id(serve: Serve) -> None:
+    listed = {"top_logprobs": [{"token_id:7": -2.5, "token_id:0": -0.1250000001}, {"token_id:1": 0.0}]}
+
+    server = serve(lambda _, body: completion(body, choices=[{"text": "x", "logprobs": listed}]))
+    assert one(server.url, replace(SENDING, top_logprobs=5)).top_logprobs == (((0, -0.125), (7, -2.5)), ((1, 0.0),))
+    one(server.url)
+    asked, plain = server.asked[0][1], server.asked[1][1]
+    assert (asked["logprobs"], asked["return_tokens_as_token_ids"]) == (5, True)
+    assert not {"logprobs", "return_tokens_as_token_ids"} & set(plain)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [None, {}, {"top_logprobs": None}, {"top_logprobs": [{"at:5": -1.0}]}, {"top_logprobs": [{"token_id:1": None}]}],
+)
+def test_logprobs_that_are_not_by_id_are_none(serve: Serve, listed: object) -> None:
+    server = serve(lambda _, body: completion(body, choices=[{"text": "x", "logprobs": listed}]))
+    assert one(server.url).top_logprobs is None
+
+
 def test_ignore_eos_is_off_for_real_checkpoints() -> None:
     body = completion_body(Encoded(Prompt("p", 4, text="t"), (1, 2)), replace(SENDING, ignore_eos=False))
     assert body["ignore_eos"] is False

@@ -13,7 +13,7 @@ from harness.facts import Snapshot
 from harness.measure.acceptance import Counts, acceptance, pool
 from harness.measure.delta import CounterReset, delta, whole_run
 from harness.measure.effective import parse_effective
-from harness.measure.matching import match, pooled_ratio
+from harness.measure.matching import TopLogprobs, match, pooled_ratio
 from harness.measure.metrics import MissingMetric, UnreadablePage, by_label, fetch, has, parse_page, series, total
 from harness.measure.router import router_facts
 from harness.measure.windows import windows
@@ -193,6 +193,28 @@ def test_the_first_divergence_names_both_tokens() -> None:
     one = match((1, 2, 3, 4), (1, 9, 3, 4))
     assert str(one.divergence) == "at position 1: expected token 2, got token 9"
     assert (one.matched, one.common_prefix, one.ratio) == (3, 1, 0.75)
+
+
+LIKELIEST = (((1, -0.1), (5, -2.5)), ((2, -0.25), (9, -1.75), (4, -3.0)), ((3, 0.0),))
+
+
+@pytest.mark.parametrize(
+    ("actual", "said"),
+    [
+        ((1, 9, 3), "expected token 2, got token 9; margin of the reference 1.5000 nats"),
+        ((1, 8, 3), "expected token 2, got token 8; margin of the reference beyond the top 3, over 2.7500 nats"),
+        ((5, 2, 3), "expected token 1, got token 5; margin of the reference 2.4000 nats"),
+        ((1, 2), "expected token 3, got its end"),
+        ((1, 2, 3, 4), "expected its end, got token 4"),
+    ],
+)
+def test_a_divergence_says_how_much_the_reference_preferred_its_token(actual: tuple[int, ...], said: str) -> None:
+    assert str(match((1, 2, 3), actual, LIKELIEST).divergence).partition(": ")[2] == said
+
+
+@pytest.mark.parametrize("logprobs", [None, (), (((1, 0.0),),), (((1, 0.0),), ((9, -0.5),))])
+def test_a_margin_that_the_reference_did_not_give_is_not_made_up(logprobs: TopLogprobs | None) -> None:
+    assert str(match((1, 2, 3), (1, 9, 3), logprobs).divergence) == "at position 1: expected token 2, got token 9"
 
 
 def test_a_short_output_is_a_divergence_at_its_end() -> None:

@@ -11,15 +11,18 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from rich.console import Console
 
-from harness.deployments import DEPLOYMENTS
+from harness.deployments import DEPLOYMENTS, Limits
+from harness.drive.lm_eval import Evaluation
 from harness.drive.workloads import Prompt
 from harness.errors import EngineFailed
-from harness.facts import ExpectedText
+from harness.facts import EvaluationFacts, ExpectedText
 from harness.plan.types import RouterPlan, ServerPlan, Stage
 from harness.report.terminal import Progress
+from harness.run import stage as stage_module
 from harness.run.journal import Journal
 from harness.run.stage import StageObservation, observe, smoke
 from harness.run.workload import Workload
@@ -150,6 +153,42 @@ def test_a_reference_of_a_later_stage_is_compared_with_the_earlier_one(run_dir: 
         (later,) = observed(Stage("reference", (plans["reference"],), None), run_dir, first)
     assert later.stage == "reference"
     assert len(later.control) == 6
+
+
+@pytest.mark.parametrize(("right", "asked_of"), [(60, ["main"]), (59, ["main", "reference"])])
+def test_lm_eval_asks_after_the_last_page_and_the_reference_only_as_a_control(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, right: int, asked_of: list[str]
+) -> None:
+    found: list[str] = []
+
+    def evaluated(_: Evaluation, url: str, model: str, stage: str, folder: Path, **__: object) -> EvaluationFacts:
+        found.append(stage)
+        assert folder == run_dir / "lm-eval" / stage
+        for prompt in ("p", "q"):
+            httpx.post(f"{url}/v1/completions", json={"prompt": prompt, "max_tokens": 1, "model": model})
+        return EvaluationFacts(
+            stage=stage,  # type: ignore[arg-type]
+            task="t",
+            right=right,
+            asked=100,
+            exact_match=right / 100,
+            exact_match_strict=0.0,
+            lm_eval_version="0",
+            output="o",
+        )
+
+    monkeypatch.setattr(stage_module, "evaluate", evaluated)
+    workload = replace(EXACT, evaluation=Evaluation(None, 100, 16, {}))
+    deployment = replace(EP2_EPLB, limits=Limits(gsm8k=0.6))
+    with running(run_dir, server=same, reference=same) as plans, Progress(Console(file=io.StringIO())) as progress:
+        stage = Stage("main", tuple(plans.values()), None)
+        journal = Journal(run_dir, progress)
+        main, reference = observe(deployment, stage, workload, run_dir, journal, lambda: None, lambda *_: None)
+    assert found == asked_of
+    assert main.evaluation is not None
+    assert (reference.evaluation is not None) is (len(asked_of) == 2)
+    # The two requests of the evaluation are in no page.
+    assert [round(page.samples[0].value) for page in (main.servers[0].pages[0], main.servers[0].pages[-1])] == [0, 6]
 
 
 def test_rearrangements_are_counted_from_the_log_at_each_page(run_dir: Path) -> None:
