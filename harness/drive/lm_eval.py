@@ -19,6 +19,7 @@ from typing import Any
 from harness.drive.paired import GSM8K_SHOTS, load_gsm8k
 from harness.errors import EngineFailed, Infra, Misconfigured
 from harness.facts import EvaluationFacts
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.plan.types import StageName
 from harness.runtime.logs import tail
 
@@ -29,7 +30,6 @@ _END_S = 30.0
 # Its own name for the answer that is judged: the marked number, else the last one, as `harness.measure.gsm8k` reads it.
 _JUDGED = "exact_match,flexible-extract"
 _STRICT = "exact_match,strict-match"
-_LARGEST_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def evaluate(
 
 def _write_task(dataset: Path, questions: int, folder: Path) -> str:
     """The task file: lm-eval's own gsm8k over the first lines of ``dataset`` as examples and the next as questions."""
-    lines = [line for line in dataset.read_text(encoding="utf-8").split("\n") if line.strip()]
+    lines = [line for line in read_bounded(dataset, LARGEST_DATA_BYTES).split("\n") if line.strip()]
     parts = {"train": lines[:GSM8K_SHOTS], "test": lines[GSM8K_SHOTS : GSM8K_SHOTS + questions]}
     for name, part in parts.items():
         (folder / f"{name}.jsonl").write_text("\n".join(part) + "\n", "utf-8")
@@ -164,9 +164,7 @@ def read_results(folder: Path, stage: StageName, log: Path) -> EvaluationFacts:
     """What lm-eval wrote below ``folder``. Raises Infra when there is no result, or none that can be read."""
     try:
         (path,) = folder.glob("*/results_*.json")
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise ValueError(f"{path.name} is larger than {_LARGEST_BYTES} bytes")
-        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        found: dict[str, Any] = json.loads(read_bounded(path, LARGEST_DATA_BYTES))
         ((task, scores),) = found["results"].items()
         asked = int(found["n-samples"][task]["effective"])
         return EvaluationFacts(
@@ -179,5 +177,5 @@ def read_results(folder: Path, stage: StageName, log: Path) -> EvaluationFacts:
             lm_eval_version=str(found["lm_eval_version"]),
             output=str(path),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Misconfigured) as error:
         raise Infra(f"lm-eval left no result that can be read below {folder} ({error}); see {log}.", log=log) from error

@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from harness.drive.client import Encoded, Sending, completion_body
+from harness.errors import Misconfigured
 from harness.facts import Fact, RequestFacts, RunFacts, ServerFacts
-from harness.files import write_atomically
+from harness.files import read_bounded, write_atomically
 from harness.plan.reference import reference_of
 from harness.plan.types import Plan, ServerPlan
 from harness.run.request import Prepared, Request
@@ -96,10 +95,8 @@ class Shelf:
     def find(self) -> KeptReference | None:
         """What was kept; None when there is nothing, or nothing that can be read."""
         try:
-            if self.path.stat().st_size > _LARGEST_BYTES:
-                return None
-            return KeptReference.model_validate_json(self.path.read_bytes())
-        except (OSError, ValidationError):
+            return KeptReference.model_validate_json(read_bounded(self.path, _LARGEST_BYTES))
+        except (OSError, ValueError, Misconfigured):
             return None
 
     def keep(self, run_id: str, facts: RunFacts) -> None:
