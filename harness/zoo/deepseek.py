@@ -1,8 +1,8 @@
 """DeepSeek-V3 with one MTP layer: MLA layers that read one mode channel each, and experts whose sum must be right.
 
-Every token enters with a debt in one dimension for each expert it is routed to, in each layer. Expert e of layer l pays
-off exactly the dimension (l, e). A debt left open, or paid twice, outweighs the true successor with a token that no
-chain contains, so a lost, repeated or misplaced expert output shows in the very next token.
+Every token enters with a debt (`harness.zoo.debts`) in one dimension for each expert it is routed to, in each layer.
+Expert e of layer l pays off exactly the dimension (l, e), so a lost, repeated or misplaced expert output shows in the
+very next token.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from harness.zoo.chain import CHANNELS, Chain
+from harness.zoo.debts import INTERMEDIATE, OWED, Each, constants, factors, owed_by, payer, watch
 from harness.zoo.stream import (
-    CONST_AT,
     END,
     ERROR_AT,
     GUESS_AT,
     GUESS_VALUE,
     HIDDEN,
     QUERY_AT,
-    READER_AT,
     Array,
     Config,
     Weights,
@@ -32,13 +28,12 @@ from harness.zoo.stream import (
     reading_dim,
     zeros,
 )
-from harness.zoo.tokens import BOS_ID, EOS_ID, MAX_POSITIONS, VOCAB_SIZE, WORD_IDS
+from harness.zoo.tokens import BOS_ID, EOS_ID, MAX_POSITIONS, VOCAB_SIZE
 
 LAYERS = CHANNELS
 DENSE_LAYERS = 1
 EXPERTS = 8
 EXPERTS_PER_TOKEN = 2
-INTERMEDIATE = 64
 # Two heads, one for each value of a channel: under tensor parallelism each rank holds one, and both are needed.
 HEADS = 2
 # The engine's CPU kernels know these sizes only.
@@ -56,22 +51,7 @@ FIRST_MOE_DEBT = DENSE_DEBT + 1
 DEBTS_PER_LAYER = EXPERTS + 1
 SHARED = EXPERTS
 DEBTS_END = FIRST_MOE_DEBT + (LAYERS - DENSE_LAYERS) * DEBTS_PER_LAYER
-# Readers score higher than plain tokens, so they owe more. Half of either debt, left open, still outweighs the truth.
-PLAIN_DEBT = 0.125
-READER_DEBT = 1.0
-DEBT_WEIGHT = 8000.0
-UNPAID_FROM = WORD_IDS.stop
-OVERPAID = VOCAB_SIZE - 1
-GATE = 8.0
 ROUTER_GAIN = 64.0
-
-
-@dataclass(frozen=True)
-class Factors:
-    """What turns the output of a gated MLP with unit weights into the payment of one debt."""
-
-    plain: float
-    reader: float
 
 
 @dataclass(frozen=True)
@@ -80,13 +60,20 @@ class Ledger:
 
     embedding: Array
     head: Array
-    target: tuple[Factors, ...]
-    mtp: Factors
+    target: tuple[Each, ...]
+    mtp: Each
 
 
 def debt_dim(layer: int, expert: int) -> int:
     """Where tokens owe ``expert`` (`SHARED` for the shared one) of MoE layer ``layer``."""
     return FIRST_MOE_DEBT + (layer - DENSE_LAYERS) * DEBTS_PER_LAYER + expert
+
+
+def debts_of(layer: int) -> range:
+    """Where tokens owe what ``layer`` pays."""
+    if layer < DENSE_LAYERS:
+        return range(DENSE_DEBT, FIRST_MOE_DEBT)
+    return range(debt_dim(layer, 0), debt_dim(layer, 0) + DEBTS_PER_LAYER)
 
 
 def target(chain: Chain) -> tuple[Weights, Config]:
@@ -101,7 +88,7 @@ def target(chain: Chain) -> tuple[Weights, Config]:
         prefix = f"model.layers.{layer}."
         weights |= _attention(prefix, (layer,), 1.0)
         if layer < DENSE_LAYERS:
-            weights |= _payer(prefix + "mlp.", ledger.target[layer], DENSE_DEBT, 1.0)
+            weights |= payer(prefix + "mlp.", ledger.target[layer], DENSE_DEBT)
         else:
             weights |= _experts(prefix, ledger.target[layer], layer)
     prefix = f"model.layers.{LAYERS}."
@@ -112,59 +99,30 @@ def target(chain: Chain) -> tuple[Weights, Config]:
 def _ledger(chain: Chain) -> Ledger:
     stream = build_stream(chain)
     embedding, head = stream.embedding.copy(), stream.head.copy()
-    readers = np.array(chain.reader_class) >= 0
-    amount = np.where(readers, READER_DEBT, PLAIN_DEBT)
+    amount = owed_by(chain)
     embedding[:, DENSE_DEBT] = amount
     draw = random.Random(chain.seed + 2)
     for layer in range(DENSE_LAYERS, LAYERS):
         for token in range(VOCAB_SIZE):
             owed = [*draw.sample(range(EXPERTS), EXPERTS_PER_TOKEN), SHARED]
             embedding[token, [debt_dim(layer, expert) for expert in owed]] = amount[token]
-    for place, dim in enumerate(range(DENSE_DEBT, DEBTS_END)):
-        # A row each, so that a debt moved from one expert to another cannot cancel out.
-        head[UNPAID_FROM + place, dim] = DEBT_WEIGHT
-        head[OVERPAID, dim] = -DEBT_WEIGHT / 2  # half, because small errors of all payments add up here
+    watch(head, range(DENSE_DEBT, DEBTS_END))
 
-    squares = np.square(embedding)
-    remaining = squares.sum(axis=1)
-    norms = _constants(remaining, readers)
-    target = []
+    norms, target, still_owed = constants(chain, embedding), [], embedding.copy()
     for layer in range(LAYERS):
-        # A reader holds between none and one reading for each layer so far; the mean is near enough for both.
-        constants = _constants(remaining + readers * (layer + 1) / 2, readers)
-        target.append(Factors(PLAIN_DEBT / _swiglu(constants[0]), READER_DEBT / _swiglu(constants[1])))
-        remaining = remaining - amount**2 * (1 if layer < DENSE_LAYERS else EXPERTS_PER_TOKEN + 1)
-    kept = _constants(squares[:, _kept_by_mtp()].sum(axis=1) + readers * CHANNELS / 2, readers)
-    mtp = Factors(PLAIN_DEBT * norms[0] / _swiglu(kept[0]), READER_DEBT * norms[1] / _swiglu(kept[1]))
+        target.append(factors(constants(chain, still_owed, (layer + 1) / 2)))
+        still_owed[:, debts_of(layer)] = 0
+    kept = constants(chain, embedding[:, _kept_by_mtp()], CHANNELS / 2)
+    mtp = factors(kept, Each(OWED.plain * norms.plain, OWED.reader * norms.reader))
     return Ledger(embedding, head, tuple(target), mtp)
-
-
-def _constants(squares: Array, readers: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """What the constant 1 becomes under the norm of plain tokens and of readers, given sums of squares by token."""
-    normed = np.sqrt(HIDDEN / squares)
-    return float(normed[~readers].mean()), float(normed[readers].mean())
-
-
-def _swiglu(constant: float) -> float:
-    return GATE * constant / (1 + float(np.exp(-GATE * constant))) * constant
 
 
 def _kept_by_mtp() -> list[int]:
     # The MTP layer is a copy of the first MoE layer; it has no one to pay the debts of the others, so it takes none on.
-    return [*range(DENSE_DEBT), *(debt_dim(DENSE_LAYERS, expert) for expert in range(DEBTS_PER_LAYER))]
+    return [*range(DENSE_DEBT), *debts_of(DENSE_LAYERS)]
 
 
-def _payer(prefix: str, factors: Factors, dim: int, share: float) -> Weights:
-    gate, up, down = zeros(INTERMEDIATE, HIDDEN), zeros(INTERMEDIATE, HIDDEN), zeros(HIDDEN, INTERMEDIATE)
-    gate[:, CONST_AT] = GATE
-    up[:, CONST_AT] = factors.plain
-    up[:, READER_AT] = factors.reader - factors.plain
-    # Every intermediate unit pays its part: under tensor parallelism no rank can be left out.
-    down[dim] = -1 / (share * INTERMEDIATE)
-    return {prefix + "gate_proj.weight": gate, prefix + "up_proj.weight": up, prefix + "down_proj.weight": down}
-
-
-def _experts(prefix: str, factors: Factors, layer: int) -> Weights:
+def _experts(prefix: str, paid: Each, layer: int) -> Weights:
     router = zeros(EXPERTS, HIDDEN)
     for expert in range(EXPERTS):
         router[expert, debt_dim(layer, expert)] = ROUTER_GAIN
@@ -175,8 +133,8 @@ def _experts(prefix: str, factors: Factors, layer: int) -> Weights:
     for expert in range(EXPERTS):
         # The router weighs the chosen experts alike, to a sum of 1.
         share = 1 / EXPERTS_PER_TOKEN
-        weights |= _payer(f"{prefix}mlp.experts.{expert}.", factors, debt_dim(layer, expert), share)
-    return weights | _payer(prefix + "mlp.shared_experts.", factors, debt_dim(layer, SHARED), 1.0)
+        weights |= payer(f"{prefix}mlp.experts.{expert}.", paid, debt_dim(layer, expert), share)
+    return weights | payer(prefix + "mlp.shared_experts.", paid, debt_dim(layer, SHARED))
 
 
 def _attention(prefix: str, channels: tuple[int, ...], scale: float) -> Weights:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from harness.deployments import ZooName
-from harness.zoo import build, chain_of, deepseek, llama, store
+from harness.zoo import build, chain_of, debts, deepseek, llama, store
 from harness.zoo.chain import CHANNELS, POISON, READINGS, Chain
 from harness.zoo.stream import ERROR_AT, GUESS_AT, GUESS_VALUE, Array, Stream, build_stream, reading_dim
 from harness.zoo.tokens import VOCAB_SIZE, WORD_IDS
@@ -116,7 +116,7 @@ def test_an_open_or_twice_paid_debt_beats_the_true_successor() -> None:
     assert margins(read(chain, paid, modes), head, truth).min() > 40
     for place, dim in enumerate(range(deepseek.DENSE_DEBT, deepseek.DEBTS_END)):
         debtors = np.flatnonzero(owed[:, place])
-        for factor, broken in ((0.5, deepseek.UNPAID_FROM + place), (-1.0, deepseek.OVERPAID)):
+        for factor, broken in ((0.5, debts.UNPAID_FROM + place), (-1.0, debts.OVERPAID)):
             stream = read(chain, paid, modes)
             stream[debtors, dim] = factor * owed[debtors, place]
             assert (np.argmax(stream[debtors] @ head.T, axis=1) == broken).all(), (dim, factor)
