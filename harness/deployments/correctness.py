@@ -52,10 +52,10 @@ def _family(
 
 MIMO_MTP = _family(
     "mimo-mtp",
-    ModelSet(HubModel("XiaomiMiMo/MiMo-7B-Base"), None, tiny=None),
+    ModelSet(HubModel("XiaomiMiMo/MiMo-7B-Base"), None, tiny="mimo-mtp"),
     gsm8k=0.5,
     settings=EngineSettings(max_model_len=2048),
-    needs="1 GPU (hub: 40 GiB)",
+    needs="1 GPU (hub: 40 GiB) or 1 CPU core (tiny)",
 )
 DEEPSEEK_MTP = _family(
     "deepseek-mtp",
@@ -95,7 +95,7 @@ GEMMA4_MTP = _family(
 JAMBA_PP2_MRV2 = Deployment(
     name="jamba-pp2-mrv2",
     summary="Jamba (Mamba + attention) under PP=2 with model runner V2, against PP=1; no drafter exists for it",
-    models=ModelSet(HubModel("ai21labs/Jamba-tiny-dev"), None, tiny=None),
+    models=ModelSet(HubModel("ai21labs/Jamba-tiny-dev"), None, tiny="jamba"),
     roles=(Role("server", Parallel(pp=2)), Role("reference")),
     workload="paired",
     checks=(
@@ -103,6 +103,7 @@ JAMBA_PP2_MRV2 = Deployment(
         "token_counts",
         "more_prompts_than_ranks",
         "roles_served_all",
+        "output_as_computed",
         "token_match",
         "deterministic_all_match",
         "effective_config",
@@ -111,7 +112,7 @@ JAMBA_PP2_MRV2 = Deployment(
     settings=EngineSettings(max_model_len=2048, prefix_caching=False, model_runner_v2=True),
     limits=Limits(token_match=0.8),
     tags=("correctness", "parallel", "hybrid", "mrv2"),
-    needs="2 GPUs (hub: 8 GiB each), 3 to run the reference beside it",
+    needs="2 GPUs (hub: 8 GiB each), 3 to run the reference beside it; no runner V2 and no Mamba-1 on the CPU engine",
 )
 
 SYNTHETIC_ACCEPTANCE = Deployment(

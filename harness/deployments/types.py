@@ -10,7 +10,7 @@ Method = Literal["eagle3", "mtp"]
 ModelSetName = Literal["hub", "tiny"]
 KvBuffer = Literal["device", "host"]
 WorkloadName = Literal["tiny", "mt-bench", "paired", "gsm8k"]
-ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp"]
+ZooName = Literal["llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp", "mimo-mtp", "jamba"]
 
 
 @dataclass(frozen=True)

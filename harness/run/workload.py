@@ -161,7 +161,7 @@ def _tiny(deployment: Deployment, options: Options, zoo: ZooModel, smoke: Prompt
 def _computed(
     deployment: Deployment, zoo: ZooModel, prompts: tuple[Prompt, ...], padded: bool
 ) -> tuple[ExpectedCounts | None, tuple[ExpectedText, ...]]:
-    """What the judged servers must count and answer; nothing where a synthetic sampler decides by chance."""
+    """What the judged servers must count and answer; no counts without a drafter, nothing under a synthetic sampler."""
     speculation = deployment.judged_role.speculation
     if speculation is not None and speculation.synthetic_length is not None:
         return None, ()
@@ -187,4 +187,4 @@ def _computed(
         ExpectedText(prompt_id=prompt.prompt_id, token_ids=one.token_ids, source="computed")
         for prompt, one in zip(prompts, simulated, strict=True)
     )
-    return counts, texts
+    return counts if k else None, texts

@@ -17,7 +17,7 @@ from filelock import FileLock
 from safetensors.numpy import save_file
 
 from harness.deployments import ZooName
-from harness.zoo import deepseek, gemma4, llama, qwen
+from harness.zoo import deepseek, gemma4, jamba, llama, mimo, qwen
 from harness.zoo.chain import NO_DELAY, NO_WINDOW, Chain, build_chain
 from harness.zoo.stream import Config, Weights
 from harness.zoo.tokens import write_tokenizer
@@ -52,8 +52,9 @@ class Recipe:
     windows: tuple[int, ...] = NO_WINDOW
 
 
-# EAGLE and MTP drafters are one token ahead of the target, so they never embed the first prompt token; the DeepSeek MTP
-# layer masks what it embeds at position 0, which is the second one. Gemma's reads the target's cache, which holds all.
+# EAGLE and MTP drafters are one token ahead of the target, so they never embed the first prompt token; the MTP layers
+# of DeepSeek and MiMo mask what they embed at position 0, which is the second one. Gemma's reads the target's cache,
+# which holds all.
 RECIPES: dict[ZooName, Recipe] = {
     "llama-eagle3": Recipe(
         seed=3,
@@ -91,6 +92,25 @@ RECIPES: dict[ZooName, Recipe] = {
         target=gemma4.target,
         drafter=gemma4.drafter,
         windows=gemma4.WINDOWS,
+    ),
+    "mimo-mtp": Recipe(
+        seed=13,
+        shared_head=True,
+        delays=NO_DELAY,
+        drafter_from=2,
+        dtype="bfloat16",
+        target=mimo.target,
+        drafter=None,
+    ),
+    # No drafter exists for it.
+    "jamba": Recipe(
+        seed=17,
+        shared_head=False,
+        delays=jamba.DELAYS,
+        drafter_from=1,
+        dtype="bfloat16",
+        target=jamba.target,
+        drafter=None,
     ),
 }
 

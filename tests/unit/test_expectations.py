@@ -204,6 +204,6 @@ def test_the_projects_own_table_can_be_used() -> None:
 
 def test_what_the_cpu_engine_refuses_is_named_for_the_pipeline_and_nothing_else_is() -> None:
     refused = refused_on("cpu", load(PROJECT / "expectations.toml"))
-    assert {"ep2", "ep2-eplb", "dp2", "pp2", "qwen35-hybrid-mrv2", "synthetic-acceptance"} <= refused
-    assert not refused & {"eagle3-pd", "mtp-pd", "deepseek-tp2", "eagle3-dp2"}
+    assert {"ep2", "ep2-eplb", "dp2", "pp2", "qwen35-hybrid-mrv2", "jamba-pp2-mrv2", "synthetic-acceptance"} <= refused
+    assert not refused & {"eagle3-pd", "mtp-pd", "deepseek-tp2", "eagle3-dp2", "mimo-mtp"}
     assert refused_on("cuda", load(PROJECT / "expectations.toml")) == frozenset()

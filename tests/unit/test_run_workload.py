@@ -90,6 +90,12 @@ def test_a_synthetic_sampler_decides_by_chance_so_nothing_is_computed(zoo: dict[
     assert workload.texts == ()
 
 
+def test_texts_are_computed_for_a_deployment_without_a_drafter_and_no_counts(tmp_path: Path) -> None:
+    workload = load_workload(DEPLOYMENTS["jamba-pp2-mrv2"], "tiny", Options(), build("jamba", tmp_path))
+    assert len(workload.texts) == len(workload.prompts) > 0
+    assert workload.counts is None
+
+
 def test_hub_prompts_are_forced_only_where_weights_were_trained() -> None:
     dense = load_workload(DEPLOYMENTS["eagle3-tp2"], "hub", Options(), None)
     random_weights = load_workload(DEPLOYMENTS["dp2"], "hub", Options(), None)

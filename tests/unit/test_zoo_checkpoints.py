@@ -17,7 +17,7 @@ from harness.zoo.chain import CHANNELS, POISON, READINGS, Chain
 from harness.zoo.stream import ERROR_AT, GUESS_AT, GUESS_VALUE, Array, Stream, build_stream, reading_dim
 from harness.zoo.tokens import VOCAB_SIZE, WORD_IDS
 
-NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp")
+NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp", "mimo-mtp", "jamba")
 ALL_MODES = tuple(itertools.product(range(READINGS), repeat=CHANNELS))
 
 

@@ -8,7 +8,7 @@ from harness.deployments import ZooName
 from harness.zoo import chain_of, simulate, tiny_prompts, tokenize
 from harness.zoo.chain import CHANNELS, MODE_TOKENS, READINGS, target_modes
 
-NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp")
+NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp", "mimo-mtp", "jamba")
 
 
 def text_with_lost_channel(name: ZooName, text: str, max_tokens: int, channel: int) -> tuple[int, ...]:

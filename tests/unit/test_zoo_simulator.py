@@ -13,7 +13,7 @@ from harness.deployments import ZooName
 from harness.zoo import AmbiguousPrompt, Chain, chain_of, simulate
 from harness.zoo.chain import CHANNELS, MODE_TOKENS, POISON
 
-NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp")
+NAMES: tuple[ZooName, ...] = ("llama-eagle3", "qwen35-mtp", "deepseek-mtp", "gemma4-mtp", "mimo-mtp", "jamba")
 # With windows that every text outgrows.
 NARROW = dataclasses.replace(chain_of("gemma4-mtp"), windows=(3, 0, 17, 0))
 CHAINS: dict[str, Chain] = {**{name: chain_of(name) for name in NAMES}, "narrow": NARROW}
