@@ -54,7 +54,7 @@ MIMO_MTP = _family(
     "mimo-mtp",
     ModelSet(HubModel("XiaomiMiMo/MiMo-7B-Base"), None, tiny="mimo-mtp"),
     gsm8k=0.5,
-    settings=EngineSettings(max_model_len=2048),
+    settings=EngineSettings(max_model_len=2048, remote_code=True),
     needs="1 GPU (hub: 40 GiB) or 1 CPU core (tiny)",
 )
 DEEPSEEK_MTP = _family(

@@ -96,7 +96,8 @@ class EngineSettings:
 
     ``batch_invariant``: on CUDA, kernels whose result does not depend on the batch; only with hub models, whose text
     would otherwise depend on rounding. ``text_only``: no profiling of images, video or audio. ``gated_delta_net``: the
-    model has such layers, whose prefill kernels CUDA engines take from FlashInfer.
+    model has such layers, whose prefill kernels CUDA engines take from FlashInfer. ``remote_code``: the hub model's
+    configuration is code of its repository, which the engine does not run unasked.
     """
 
     max_model_len: int = 4096
@@ -108,6 +109,7 @@ class EngineSettings:
     batch_invariant: bool = False
     text_only: bool = False
     gated_delta_net: bool = False
+    remote_code: bool = False
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def server_argv(
     argv += ["--max-model-len", str(max_model_len(deployment, model_set)), "--enforce-eager"]
     if dtype is not None:
         argv += ["--dtype", dtype]
+    if settings.remote_code and model_set == "hub":
+        argv.append("--trust-remote-code")
     size = block_size(deployment, engine.platform)
     if size is not None:
         argv += ["--block-size", str(size)]

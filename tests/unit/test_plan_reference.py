@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from harness.deployments import DEPLOYMENTS
+from harness.deployments import DEPLOYMENTS, ModelSetName
 from harness.errors import Misconfigured, Unsupported
 from harness.plan.assign import propose
 from harness.plan.build import build_plan, kv_buffers, model_set_of, requirements
@@ -109,6 +109,15 @@ def test_each_layout_reaches_the_engine_in_its_own_flags() -> None:
     assert "--data-parallel-rpc-port" in argv("dp2")
     assert "--pipeline-parallel-size" in argv("pp2")
     assert "--speculative-config" not in argv("jamba-pp2-mrv2")
+
+
+def test_code_of_a_repository_is_trusted_for_the_hub_model_that_needs_it_and_for_no_other() -> None:
+    def trusting(name: str, models: ModelSetName) -> list[bool]:
+        servers = planned(name, FOUR_GPUS, Options(models=models)).stages[0].servers
+        return ["--trust-remote-code" in server.argv for server in servers]
+
+    assert trusting("mimo-mtp", "hub") == [True, True]
+    assert not any(trusting("mimo-mtp", "tiny") + trusting("deepseek-mtp", "hub"))
 
 
 def test_only_the_server_drafts_and_the_reference_runs_the_same_layout() -> None:
