@@ -124,18 +124,25 @@ def test_a_lost_bias_or_skip_of_a_mamba_layer_changes_most_tokens(layer: int, pa
     assert np.mean(found != np.array(answer)) > 0.5
 
 
-def test_each_half_of_the_layers_has_mamba_attention_an_mlp_and_experts() -> None:
-    config = jamba.target(CHAIN)[1]
-    half = config["num_hidden_layers"] // 2
-    for first in (0, half):
-        stage = {
-            name.split(".", 3)[3]
-            for name in checkpoint()
-            if name.startswith("model.layers.") and first <= int(name.split(".")[2]) < first + half
-        }
-        assert {
-            "mamba.A_log",
-            "self_attn.q_proj.weight",
-            "feed_forward.up_proj.weight",
-            "feed_forward.router.weight",
-        } <= stage
+def test_a_repeated_mode_token_erases_a_recurrent_state_until_it_arrives_again() -> None:
+    ids = list(b"aceg04mikq" + b"suwyceg" + b"04aceg" + b"ikmoq")
+    readings = [target_modes(ids, place, CHAIN.delays) for place in range(len(ids))]
+    wanted = [CHAIN.next(token, modes) for token, modes in zip(ids, readings, strict=True)]
+    assert {modes[layer] for modes in readings[-9:] for layer in MAMBA} == {0, 1}
+    assert successors(checkpoint(), ids).tolist() == wanted
+
+
+def test_each_half_of_the_layers_has_mamba_attention_an_mlp_and_experts_where_the_configuration_says() -> None:
+    weights, config = jamba.target(CHAIN)
+
+    def has(layer: int, part: str) -> bool:
+        return any(name.startswith(f"model.layers.{layer}.{part}") for name in weights)
+
+    layers = range(config["num_hidden_layers"])
+    for kind, one, other in (("attn", "self_attn.", "mamba."), ("expert", "feed_forward.experts.", "feed_forward.up")):
+        found = [has(layer, one) for layer in layers]
+        period, offset = config[f"{kind}_layer_period"], config[f"{kind}_layer_offset"]
+        assert found == [layer % period == offset for layer in layers]
+        assert [has(layer, other) for layer in layers] == [not here for here in found]
+        half = len(layers) // 2
+        assert set(found[:half]) == set(found[half:]) == {True, False}
