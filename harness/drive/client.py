@@ -57,9 +57,9 @@ def encode(prompts: Sequence[Prompt], server_url: str, model: str, timeout_s: fl
     return asyncio.run(_encode(prompts, server_url, model, timeout_s))
 
 
-def ask(prompt: Encoded, route: Route, sending: Sending) -> RequestFacts:
-    """One request outside the workload: the smoke request, and the one after the run."""
-    return asyncio.run(_ask(prompt, route, sending))
+def ask(prompt: Encoded, route: Route, sending: Sending, alive: Callable[[], None]) -> RequestFacts:
+    """One request outside the workload: the smoke request, and the one after the run. ``alive``: as in `drive`."""
+    return asyncio.run(_ask(prompt, route, sending, alive))
 
 
 def drive(
@@ -133,9 +133,17 @@ def _append(records: Path, facts: RequestFacts) -> None:
         raise Infra(f"{records} cannot be written ({error}); free some space there and repeat") from error
 
 
-async def _ask(prompt: Encoded, route: Route, sending: Sending) -> RequestFacts:
+async def _ask(prompt: Encoded, route: Route, sending: Sending, alive: Callable[[], None]) -> RequestFacts:
     async with open_client(1, sending.request_timeout_s) as client:
-        return await _request(client, 0, prompt, route, sending)
+        request = asyncio.create_task(_request(client, 0, prompt, route, sending))
+        try:
+            # An API server whose engine died can keep the connection open until the request's own time is over.
+            while not (await asyncio.wait({request}, timeout=_ALIVE_INTERVAL_S))[0]:
+                alive()
+            return request.result()
+        finally:
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
 
 
 async def _request(

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from harness.checks.registry import judge
@@ -76,6 +77,7 @@ class Run:
             with self.journal.phase("lease"):
                 plan, lease = self._lease(prepared, buffer, held)
             record = self._record(lease.keys)
+            prepared = replace(prepared, workload=prepared.workload.marked(record.marker))
             used_before = memory_used(lease.keys)
             shelf = shelf_of(self.request, prepared, plan)
 
@@ -165,7 +167,8 @@ class Run:
             return self._stages(prepared, plan, record, hold), None
         self.journal.note(f"no reference server: an equal one answered the same requests in run {kept.run_id}")
         observations = self._stages(prepared, judged_only(plan), record, hold)
-        if all(judge(check, facts_with(observations, kept)).ok for check in self.request.deployment.checks):
+        facts = facts_with(observations, kept)
+        if all(judge(check, facts).ok for check in self.request.deployment.checks):
             return observations, kept
         # Kept answers may be noise: nothing is held against the engine before a reference of its own was asked.
         self.journal.note("a check fails against the kept answers: starting the reference after all")
@@ -249,19 +252,27 @@ class Run:
         self.journal.detail("every server answers; one request through the whole route")
         with self.signals.polled():
             try:
-                smoke(prepared.workload, stage, self.request.deployment, logs, own_secrets(self.request.inherited))
+                smoke(
+                    prepared.workload,
+                    stage,
+                    self.request.deployment,
+                    logs,
+                    lambda: self._go_on(servers),
+                    own_secrets(self.request.inherited),
+                )
             except EngineFailed:
                 servers.check_within(_NEWS_S)
                 raise
         servers.check()
 
+    def _go_on(self, servers: Servers) -> None:
+        """Asked between requests and while one is waited for: raises when a server died or the user interrupted."""
+        servers.check()
+        self.signals.check()
+
     def _observe(
         self, prepared: Prepared, stage: Stage, servers: Servers, earlier: tuple[StageObservation, ...]
     ) -> tuple[StageObservation, ...]:
-        def alive() -> None:
-            servers.check()
-            self.signals.check()
-
         def progress(done: int, total: int) -> None:
             self.progress.count(done, total, "requests")
 
@@ -272,7 +283,7 @@ class Run:
                 prepared.workload,
                 self.run_dir,
                 self.journal,
-                alive,
+                lambda: self._go_on(servers),
                 progress,
                 earlier,
                 own_secrets(self.request.inherited),

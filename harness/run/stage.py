@@ -71,14 +71,20 @@ def encode_workload(workload: Workload, part: Part, model: str) -> tuple[Encoded
 
 
 def smoke(
-    workload: Workload, stage: Stage, deployment: Deployment, logs: Path, secrets: frozenset[str] = frozenset()
+    workload: Workload,
+    stage: Stage,
+    deployment: Deployment,
+    logs: Path,
+    alive: Callable[[], None],
+    secrets: frozenset[str] = frozenset(),
 ) -> None:
     """One completion through each route before anything is counted. Raises EngineFailed quoting the answer.
 
-    ``logs``: the folder of the servers' logs, to point at the one that says why. ``secrets``: see `Sending`.
+    ``logs``: the folder of the servers' logs, to point at the one that says why. ``alive``: see `observe`. ``secrets``:
+    see `Sending`.
     """
     for part in stage.parts:
-        answer = _ask_smoke(workload, route_of(part), part, deployment, secrets)
+        answer = _ask_smoke(workload, route_of(part), part, deployment, secrets, alive)
         if problem := problem_of(answer):
             log = _log_with_cause(part, logs)
             raise EngineFailed(
@@ -107,10 +113,15 @@ def problem_of(answer: RequestFacts) -> str | None:
 
 
 def _ask_smoke(
-    workload: Workload, route: Route, part: Part, deployment: Deployment, secrets: frozenset[str]
+    workload: Workload,
+    route: Route,
+    part: Part,
+    deployment: Deployment,
+    secrets: frozenset[str],
+    alive: Callable[[], None],
 ) -> RequestFacts:
     encoded = Encoded(workload.smoke, workload.smoke.text or "")
-    return ask(encoded, route, _sending(workload, part, part.name, deployment, 1, secrets))
+    return ask(encoded, route, _sending(workload, part, part.name, deployment, 1, secrets), alive)
 
 
 def _sending(
@@ -214,7 +225,7 @@ def _observe_part(
     journal.detail("asking every server once more")
     return StageObservation(
         stage=part.name,
-        servers=tuple(_after(server, pages, workload, part, deployment, secrets) for server in part.servers),
+        servers=tuple(_after(server, pages, workload, part, deployment, secrets, alive) for server in part.servers),
         requests=requests,
         router=router,
         router_error=router_error,
@@ -246,10 +257,16 @@ def _disagrees(
 
 
 def _after(
-    server: ServerPlan, pages: Pages, workload: Workload, part: Part, deployment: Deployment, secrets: frozenset[str]
+    server: ServerPlan,
+    pages: Pages,
+    workload: Workload,
+    part: Part,
+    deployment: Deployment,
+    secrets: frozenset[str],
+    alive: Callable[[], None],
 ) -> ServerObservation:
     # Straight to the server: a router would hide which of the two no longer answers.
-    problem = problem_of(_ask_smoke(workload, Through(server.url), part, deployment, secrets))
+    problem = problem_of(_ask_smoke(workload, Through(server.url), part, deployment, secrets, alive))
     return ServerObservation(
         server,
         pages.of(server),

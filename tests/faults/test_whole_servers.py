@@ -99,6 +99,14 @@ STARTING = (
 
 ANSWERING = (
     Fault("500 on the smoke request", {"completions": "500"}, REGRESSION, "smoke .*answered 500.*asked to fail"),
+    Fault(
+        "its engine process dies of the smoke request and the connection stays open",
+        {"engine_process": True, "slow_s": 1.0, "dies_at": 1, "dies": "engine", "completions": "hang"},
+        REGRESSION,
+        "engine process .* of decode-0 died",
+        # Longer than a run may take in these tests.
+        budgets={"request_s": 300.0},
+    ),
     Fault("200 with an error body", {"completions": "error-body"}, REGRESSION, "smoke .*the engine is dead"),
     Fault("prefill fails, decode is well", {"completions": "500"}, REGRESSION, "prefill hop", role="prefill"),
     Fault("error body in mid-run", {"completions": "error-body", "from": MIDDLE}, REGRESSION, "requests_succeeded"),

@@ -109,6 +109,20 @@ def test_after(whole: Whole, fault: Signalled) -> None:
             assert code == fault.verdict.exit_code, command.out.read_text()
 
 
+def test_an_interrupt_while_the_smoke_request_is_waited_for(whole: Whole) -> None:
+    whole.faults(decode={"completions": "hang"})
+    # Longer than the command may take to end.
+    whole.budgets = dataclasses.replace(whole.budgets, request_s=300.0)
+    with whole.started() as command:
+        record = command.reach("ready")
+        events = command.folder / "events.jsonl"
+        eventually(lambda: "one request through the whole route" in events.read_text(), "the smoke request")
+        os.kill(record.runner.pid, INT)
+        whole.nothing_left_within(CLEAN_WITHIN_S)
+        code, result = command.finish()
+        assert (result.verdict, code) == (INTERRUPTED, INTERRUPTED.exit_code)
+
+
 def test_a_signal_while_everything_is_ended_changes_nothing_of_the_end(whole: Whole) -> None:
     hold(whole, "stop")
     with whole.started() as command:

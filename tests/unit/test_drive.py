@@ -99,7 +99,7 @@ def prompts(count: int, max_tokens: int = 4) -> tuple[Encoded, ...]:
 
 
 def one(url: str, sending: Sending = SENDING) -> RequestFacts:
-    return ask(prompts(1)[0], Through(url), sending)
+    return ask(prompts(1)[0], Through(url), sending, lambda: None)
 
 
 def run(url: str, count: int, records: Path, **changes: object) -> tuple[RequestFacts, ...]:
@@ -260,7 +260,7 @@ def test_a_handoff_gives_decode_what_prefill_returned(serve: Serve) -> None:
     transfer = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]]}
     prefill = serve(lambda _, body: completion(body, kv_transfer_params=transfer))
     decode = serve(lambda _, body: completion(body))
-    record = ask(prompts(1)[0], Handoff(prefill.url, decode.url), SENDING)
+    record = ask(prompts(1)[0], Handoff(prefill.url, decode.url), SENDING, lambda: None)
     first, second = prefill.asked[0][1], decode.asked[0][1]
     assert first["max_tokens"] == 1
     assert isinstance(first["kv_transfer_params"], dict)
@@ -276,7 +276,7 @@ def test_a_handoff_gives_decode_what_prefill_returned(serve: Serve) -> None:
 def test_a_prefill_without_transfer_parameters_does_not_reach_decode(serve: Serve) -> None:
     prefill = serve(lambda _, body: completion(body))
     decode = serve(lambda _, body: completion(body))
-    record = ask(prompts(1)[0], Handoff(prefill.url, decode.url), SENDING)
+    record = ask(prompts(1)[0], Handoff(prefill.url, decode.url), SENDING, lambda: None)
     assert "prefill hop" in (record.body_error or "")
     assert "without kv_transfer_params" in (record.body_error or "")
     assert decode.asked == []
@@ -285,8 +285,8 @@ def test_a_prefill_without_transfer_parameters_does_not_reach_decode(serve: Serv
 def test_the_hop_that_failed_is_named_with_its_status(serve: Serve) -> None:
     good = serve(lambda _, body: completion(body, kv_transfer_params={"a": 1}))
     bad = serve(lambda *_: (503, b"overloaded"))
-    first = ask(prompts(1)[0], Handoff(bad.url, good.url), SENDING)
-    second = ask(prompts(1)[0], Handoff(good.url, bad.url), SENDING)
+    first = ask(prompts(1)[0], Handoff(bad.url, good.url), SENDING, lambda: None)
+    second = ask(prompts(1)[0], Handoff(good.url, bad.url), SENDING, lambda: None)
     assert "prefill hop" in (first.error or "")
     assert "503" in (first.error or "")
     assert "decode hop" in (second.error or "")

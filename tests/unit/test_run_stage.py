@@ -209,7 +209,7 @@ def test_a_server_without_load_balancing_has_no_rearrangements(run_dir: Path) ->
 
 def test_a_smoke_request_that_fails_names_the_server_and_points_at_its_log(run_dir: Path) -> None:
     with running(run_dir, server=same, reference=lambda *_: []) as plans, pytest.raises(EngineFailed) as end:
-        smoke(EXACT, Stage("main", tuple(plans.values()), None), EP2_EPLB, run_dir / "logs")
+        smoke(EXACT, Stage("main", tuple(plans.values()), None), EP2_EPLB, run_dir / "logs", lambda: None)
     assert "reference-0" in str(end.value)
     assert end.value.log == run_dir / "logs" / "reference-0.log"
 
