@@ -29,7 +29,7 @@ TEARDOWN_S = 60.0
 
 def harness(session: nox.Session, *arguments: str) -> None:
     """Install the harness and hand over to its command line, which ends with nox if nox is killed."""
-    extras = "router,lm-eval" if any("lm-eval" in argument for argument in arguments) else "router"
+    extras = "router,lm-eval" if any(argument.endswith("lm-eval") for argument in arguments) else "router"
     session.install("-q", "-e", f".[{extras}]")
     session.run(
         "python",

@@ -15,28 +15,36 @@ def gsm8k_threshold(facts: RunFacts) -> CheckResult:
     least = facts.limits.gsm8k
     if least is None:
         return failed(name, f"{facts.deployment} names no least GSM8K accuracy", word="misconfigured")
+    nothing = _solves_nothing(facts, least)
     if facts.gsm8k_through == "lm-eval":
-        return _through_lm_eval(name, facts, least)
-    if facts.model_set == "tiny":
-        return passed(name, "not applicable: tiny checkpoints solve nothing, their text is computed", {"judged": "no"})
-    if least == 0:
-        return passed(name, "not judged: random weights solve nothing (least accuracy 0)", {"judged": "no"})
+        return _through_lm_eval(name, facts, least, nothing)
+    if nothing is not None:
+        return passed(name, f"not judged: {nothing}", {"judged": "no"})
     main, control = _score(facts, main_requests(facts)), _score(facts, requests_of(facts, "reference"))
     if not main[1]:
         return failed(name, "no GSM8K question was asked", word="misconfigured")
     return _judged(name, main, control, least)
 
 
-def _through_lm_eval(name: str, facts: RunFacts, least: float) -> CheckResult:
-    """The same over what lm-eval counted; judged whatever the models are, because it was asked for."""
+def _solves_nothing(facts: RunFacts, least: float) -> str | None:
+    if facts.model_set == "tiny":
+        return "tiny checkpoints solve nothing, their text is computed"
+    return "random weights solve nothing (least accuracy 0)" if least == 0 else None
+
+
+def _through_lm_eval(name: str, facts: RunFacts, least: float, nothing: str | None) -> CheckResult:
+    """The same over what lm-eval counted, which must be there even where it is not judged."""
     found = {one.stage: one for one in facts.evaluations}
     main, control = found.get("main"), found.get("reference")
     if main is None or not main.asked:
         return failed(name, "lm-eval was asked for and evaluated nothing", word="infra")
+    by = f"lm-eval {main.lm_eval_version}, {main.task}"
+    figures: Figures = {"exact_match": main.exact_match, "exact_match_strict": main.exact_match_strict}
+    if nothing is not None:
+        said = f"{by}: {main.right} of {main.asked} questions answered right, not judged: {nothing}"
+        return passed(name, said, figures | {"judged": "no"})
     result = _judged(name, (main.right, main.asked), (control.right, control.asked) if control else (0, 0), least)
-    said = f"lm-eval {main.lm_eval_version}, {main.task}: {result.summary}"
-    figures = result.figures | {"exact_match": main.exact_match, "exact_match_strict": main.exact_match_strict}
-    return result.model_copy(update={"summary": said, "figures": figures})
+    return result.model_copy(update={"summary": f"{by}: {result.summary}", "figures": result.figures | figures})
 
 
 def _judged(name: str, main: tuple[int, int], control: tuple[int, int], least: float) -> CheckResult:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from harness.ci.audit.checkout import require_checkout
 from harness.ci.deps import DEPS_FOLDER, check_list, collapse, read_list, render_list
 from harness.ci.selector import select
 from harness.ci.steps import INTEL_FILE, Document, as_yaml, carry_over, documents, vllm_documents
@@ -22,6 +23,7 @@ from harness.ci.upstream import image_variables
 from harness.deployments import DEPLOYMENTS
 from harness.errors import Misconfigured
 from harness.expectations import EXPECTATIONS_NAME, expired, load, refused_on
+from harness.files import LARGEST_DATA_BYTES, read_bounded
 from harness.result import Result, read_result
 from harness.run.trace import TRACE_FOLDER, files_per_process, read_processes
 
@@ -37,10 +39,11 @@ def run_pipeline(root: Path, check: bool, vllm: Path | None = None) -> int:
     With ``vllm``, a vLLM checkout, its files are rendered instead, with what only that checkout knows.
     """
     if vllm is not None:
+        require_checkout(vllm)
         ours = vllm / INTEL_FILE
         # Without ours: what was rendered before would prove itself right.
         jobs = [file for file in ours.parent.glob("*.yaml") if file != ours]
-        image = image_variables({str(file): _parsed(file, file.read_text(encoding="utf-8")) for file in jobs})
+        image = image_variables({str(file): _parsed(file, _text(file), "restore it") for file in jobs})
         return _write(vllm, vllm_documents(DEPLOYMENTS.values(), read_list, image), check)
     drifted = False
     table = root / EXPECTATIONS_NAME
@@ -58,8 +61,8 @@ def _write(root: Path, rendered: dict[str, Document], check: bool) -> int:
     drifted = False
     for path, document in rendered.items():
         file = root / path
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        wanted = as_yaml(carry_over(document, _parsed(file, text)))
+        text = _text(file) if file.is_file() else ""
+        wanted = as_yaml(carry_over(document, _parsed(file, text, "restore it, or delete it and render again")))
         if wanted == text:
             continue
         drifted = True
@@ -76,11 +79,18 @@ def _write(root: Path, rendered: dict[str, Document], check: bool) -> int:
     return EXIT_DRIFT if check and drifted else EXIT_OK
 
 
-def _parsed(file: Path, text: str) -> dict[str, Any] | None:
+def _text(file: Path) -> str:
+    try:
+        return read_bounded(file, LARGEST_DATA_BYTES)
+    except UnicodeDecodeError as error:
+        raise Misconfigured(f"{file} is not text ({error}); restore it") from error
+
+
+def _parsed(file: Path, text: str, advice: str) -> dict[str, Any] | None:
     try:
         parsed = YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise Misconfigured(f"{file} is not YAML ({error}); restore it, or delete it and render again") from error
+        raise Misconfigured(f"{file} is not YAML ({error}); {advice}") from error
     return parsed if isinstance(parsed, dict) else None
 
 

@@ -21,10 +21,12 @@ def image_variables(files: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, dict[str, str]] = {name: {} for name in IMAGE_VARIABLES}
     for path in sorted(files):
         for step in _steps(files[path]):
-            if any(PurePosixPath(RUNNER).name in str(command) for command in step.get("commands") or ()):
+            env = step.get("env")
+            # One command may stand alone, or in a list; written out either way, the script's name is in it.
+            if PurePosixPath(RUNNER).name in str(step.get("commands")) and isinstance(env, dict):
                 for name, seen in found.items():
-                    if name in (step.get("env") or {}):
-                        seen.setdefault(str(step["env"][name]), path)
+                    if name in env:
+                        seen.setdefault(str(env[name]), path)
     for name, seen in found.items():
         if len(seen) != 1:
             said = " and ".join(f"{path} sets it to {value}" for value, path in seen.items()) or "none sets it"

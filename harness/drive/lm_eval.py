@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,9 +28,12 @@ _PROGRAM = Path(__file__).with_name("lm_eval_program.py")
 # How often a running evaluation asks whether the servers still live.
 _ALIVE_INTERVAL_S = 0.25
 _END_S = 30.0
-# Its own name for the answer that is judged: the marked number, else the last one, as `harness.measure.gsm8k` reads it.
+# Its own names of the answer that is judged (the last number, marked or not) and of the marked one.
 _JUDGED = "exact_match,flexible-extract"
 _STRICT = "exact_match,strict-match"
+# How lm-eval logs an answer that is none.
+_REFUSED = "API request failed"
+_LOG_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def prepare_evaluation(
         load_gsm8k(dataset, questions=questions, max_tokens=max_tokens)
     # It sends this key to whatever server it asks, and asks through a proxy where one is named.
     kept = {name: value for name, value in inherited.items() if name != "OPENAI_API_KEY"}
-    local = ",".join(part for part in (kept.get("NO_PROXY"), "127.0.0.1,localhost") if part)
+    direct = kept.get("NO_PROXY") or kept.get("no_proxy")
+    local = ",".join(part for part in (direct, "127.0.0.1,localhost") if part)
     return Evaluation(dataset, questions, max_tokens, {**kept, "NO_PROXY": local, "no_proxy": local})
 
 
@@ -91,6 +96,8 @@ def evaluate(
         "tokenizer_backend": "none",
         "num_concurrent": concurrency,
         "max_gen_toks": evaluation.max_tokens,
+        # By default it asks up to three times: an answer that failed once would be forgotten.
+        "max_retries": 1,
     }
     command = [sys.executable, "-P", str(_PROGRAM), "run", "--model", "local-completions"]
     command += ["--model_args", ",".join(f"{name}={value}" for name, value in arguments.items())]
@@ -105,9 +112,12 @@ def evaluate(
     finally:
         shutil.rmtree(cache, ignore_errors=True)
     if code != 0:
-        last = next(iter(tail(log, 1)), "it said nothing")
+        said = tail(log, _LOG_LINES)
+        if refused := next((line for line in said if _REFUSED in line), None):
+            raise EngineFailed(f"{model} did not answer a question of lm-eval: {refused}; see {log}.", log=log)
+        last = next(reversed(said), "it said nothing")
         raise Infra(f"lm-eval ended with code {code}: {last}; see {log}.", log=log)
-    return read_results(folder, stage, log)
+    return read_results(folder, stage, log, evaluation.questions)
 
 
 def _write_task(dataset: Path, questions: int, folder: Path) -> str:
@@ -157,22 +167,26 @@ def _run(
         if process.stdin is not None:
             # Its end; see `lm_eval_program`.
             process.stdin.close()
-        process.wait(_END_S)
+        # What does not end with its pipe is left to the teardown; it must not hide why the run ended.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
 
 
-def read_results(folder: Path, stage: StageName, log: Path) -> EvaluationFacts:
-    """What lm-eval wrote below ``folder``. Raises Infra when there is no result, or none that can be read."""
+def read_results(folder: Path, stage: StageName, log: Path, questions: int) -> EvaluationFacts:
+    """What lm-eval wrote below ``folder``. Raises Infra when it is no result, or not one over ``questions``."""
     try:
         (path,) = folder.glob("*/results_*.json")
         found: dict[str, Any] = json.loads(read_bounded(path, LARGEST_DATA_BYTES))
         ((task, scores),) = found["results"].items()
-        asked = int(found["n-samples"][task]["effective"])
+        asked, accuracy = int(found["n-samples"][task]["effective"]), float(scores[_JUDGED])
+        if asked != questions or not 0 <= accuracy <= 1:
+            raise ValueError(f"accuracy {accuracy} over {asked} of {questions} questions")
         return EvaluationFacts(
             stage=stage,
             task=task,
-            right=round(float(scores[_JUDGED]) * asked),
+            right=round(accuracy * asked),
             asked=asked,
-            exact_match=float(scores[_JUDGED]),
+            exact_match=accuracy,
             exact_match_strict=float(scores[_STRICT]),
             lm_eval_version=str(found["lm_eval_version"]),
             output=str(path),

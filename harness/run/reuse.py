@@ -153,6 +153,10 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
             else:
                 left.append((written, path))
+        # A writer that was killed left these.
+        for path in folder.glob(".*.new"):
+            if time.time() - path.stat().st_mtime > _OLDEST_S:
+                path.unlink()
         for _, path in sorted(left)[:-_MOST_KEPT]:
             path.unlink()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.deployments import Deployment, ModelSetName
 from harness.drive.lm_eval import Evaluation, prepare_evaluation
@@ -20,6 +20,7 @@ from harness.drive.workloads import MT_BENCH_MAX_TOKENS, MT_BENCH_PROMPTS, Promp
 from harness.errors import Misconfigured
 from harness.facts import ExpectedCounts, ExpectedText
 from harness.plan.types import Options
+from harness.runtime.identity import KEEP_ENVIRONMENT_VARIABLE, MARKER_VARIABLE
 from harness.zoo import ZooModel, simulate, tiny_prompts, tokenize
 
 # Enough to keep both servers busy; exact counts do not depend on it.
@@ -55,6 +56,13 @@ class Workload:
     answers: dict[str, str] = field(default_factory=dict)
     top_logprobs: int | None = None
     evaluation: Evaluation | None = None
+
+    def marked(self, marker: str) -> Workload:
+        """The same, and what lm-eval starts carries the mark of the run: left behind, it would else be nobody's."""
+        if self.evaluation is None:
+            return self
+        environment = {**self.evaluation.environment, MARKER_VARIABLE: marker, KEEP_ENVIRONMENT_VARIABLE: "1"}
+        return replace(self, evaluation=replace(self.evaluation, environment=environment))
 
     @property
     def hash(self) -> str:

@@ -256,7 +256,7 @@ def through_lm_eval(right: int, reference_right: int | None = None, **limits: fl
         for stage, count in counted.items()
     )
     changes = {"gsm8k_through": "lm-eval", "evaluations": evaluations, "limits": LimitFacts(**limits)}
-    return pf.passing().model_copy(update=changes)
+    return pf.passing(tiny=False).model_copy(update=changes)
 
 
 def test_what_lm_eval_counted_is_held_to_the_same_threshold() -> None:
@@ -266,7 +266,15 @@ def test_what_lm_eval_counted_is_held_to_the_same_threshold() -> None:
     assert result.figures["exact_match"] == 0.6
     fails("gsm8k_threshold", through_lm_eval(59, 70, gsm8k=0.6), "59 of 100", "control, without a drafter: 70 of 100")
     fails("gsm8k_threshold", through_lm_eval(59, 50, gsm8k=0.6), "so it is not the drafter")
-    assert judge("gsm8k_threshold", through_lm_eval(0, gsm8k=0.0)).ok
+
+
+@pytest.mark.parametrize(("tiny", "limit"), [(False, 0.0), (True, 0.6)])
+def test_what_can_solve_nothing_is_counted_by_lm_eval_and_not_judged(tiny: bool, limit: float) -> None:
+    facts = through_lm_eval(0, gsm8k=limit).model_copy(update={"model_set": "tiny" if tiny else "hub"})
+    result = judge("gsm8k_threshold", facts)
+    assert result.ok
+    assert "0 of 100 questions answered right, not judged" in result.summary
+    assert result.figures["judged"] == "no"
 
 
 def test_an_evaluation_that_was_asked_for_and_is_not_there_is_no_pass() -> None:

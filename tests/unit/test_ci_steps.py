@@ -241,7 +241,16 @@ def test_rendered_into_a_vllm_checkout_intels_steps_name_its_image(
 ) -> None:
     jobs = tmp_path / INTEL_FILE
     jobs.parent.mkdir(parents=True)
+    with pytest.raises(Misconfigured, match="is no vLLM checkout"):
+        run_pipeline(tmp_path, check=False, vllm=tmp_path)
+    (tmp_path / "vllm").mkdir()
     with pytest.raises(Misconfigured, match="REGISTRY"):
+        run_pipeline(tmp_path, check=False, vllm=tmp_path)
+    (jobs.parent / "theirs.yaml").write_bytes(b"steps: \xff")
+    with pytest.raises(Misconfigured, match=r"theirs\.yaml is not text .*; restore it$"):
+        run_pipeline(tmp_path, check=False, vllm=tmp_path)
+    (jobs.parent / "theirs.yaml").write_text("steps: [", encoding="utf-8")
+    with pytest.raises(Misconfigured, match=r"(?s)theirs\.yaml is not YAML .*; restore it$"):
         run_pipeline(tmp_path, check=False, vllm=tmp_path)
     env = '{REGISTRY: registry.example, REPO: "images"}'
     command = "bash .buildkite/scripts/hardware_ci/run-intel-test.sh pytest"

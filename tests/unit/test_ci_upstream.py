@@ -36,3 +36,14 @@ def test_steps_that_disagree_are_named() -> None:
 def test_a_checkout_without_such_a_step_is_refused() -> None:
     with pytest.raises(Misconfigured, match=r"one REGISTRY \(none sets it\)"):
         image_variables({"a.yaml": job()})
+
+
+@pytest.mark.parametrize("env", [["REGISTRY=r"], None, "REGISTRY=r"])
+def test_an_environment_that_is_no_mapping_names_nothing(env: object) -> None:
+    with pytest.raises(Misconfigured, match=r"one REGISTRY \(none sets it\)"):
+        image_variables({"a.yaml": {"steps": [{"commands": [CALL], "env": env}]}})
+
+
+def test_a_single_command_counts_as_much_as_a_list() -> None:
+    step = {"commands": CALL, "env": {"REGISTRY": "r", "REPO": "p"}}
+    assert image_variables({"a.yaml": {"steps": [step]}}) == {"REGISTRY": "r", "REPO": "p"}

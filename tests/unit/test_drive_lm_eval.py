@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.drive import lm_eval
@@ -28,6 +30,9 @@ def cli_evaluate():
         time.sleep(60)
     if os.environ.get("STAND_IN") == "fail":
         sys.exit("ValueError: no such task")
+    if os.environ.get("STAND_IN") == "refused":
+        print("API request failed! Status code: 500, Response text: out of blocks. Retrying...")
+        sys.exit("tenacity.RetryError")
     options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
     folder = Path(options["--output_path"]) / "m"
     folder.mkdir()
@@ -81,7 +86,9 @@ def test_a_local_file_becomes_lm_evals_own_task_over_it(stand_in: Path, problems
     arguments = told(folder)
     assert arguments[:3] == ["run", "--model", "local-completions"]
     model = arguments[arguments.index("--model_args") + 1].split(",")
-    assert {f"base_url={URL}/v1/completions", "num_concurrent=4", "max_gen_toks=64", "model=m"} < set(model)
+    assert {f"base_url={URL}/v1/completions", "num_concurrent=4", "max_gen_toks=64", "max_retries=1", "model=m"} < set(
+        model
+    )
     task = json.loads(Path(arguments[arguments.index("--tasks") + 1]).read_text())
     assert task["include"] == str(stand_in / "lm_eval" / "tasks" / "gsm8k" / "gsm8k.yaml")
     lines = problems.read_text().splitlines()
@@ -103,6 +110,33 @@ def test_a_failed_lm_eval_is_quoted_and_is_not_the_engines_fault(
     with pytest.raises(Infra, match="ended with code 1: ValueError: no such task") as end:
         asked(stand_in, problems, tmp_path / "main", mode="fail")
     assert end.value.log == tmp_path / "main" / "lm-eval.log"
+
+
+def test_an_answer_that_is_none_is_the_engines_fault(stand_in: Path, problems: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="did not answer a question of lm-eval: API request failed! Status code: 5"):
+        asked(stand_in, problems, tmp_path / "main", mode="refused")
+
+
+def test_an_lm_eval_that_does_not_end_does_not_hide_why_the_run_did(
+    stand_in: Path, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lm_eval, "_END_S", 0.1)
+    folder = tmp_path / "main"
+
+    def stopped() -> None:
+        # Its log begins when its id is written.
+        if "told" in (folder / "lm-eval.log").read_text():
+            process = psutil.Process(int((folder / "pid").read_text()))
+            # Not in one go: it stops a moment after it is told to, and could still end with its pipe.
+            if process.status() == psutil.STATUS_STOPPED:
+                raise Interrupted("SIGTERM")
+            process.suspend()
+
+    try:
+        with pytest.raises(Interrupted):
+            asked(stand_in, problems, folder, mode="hang", alive=stopped)
+    finally:
+        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
 
 
 def interrupts_once_it_runs(folder: Path) -> Callable[[], None]:
@@ -133,7 +167,19 @@ def test_a_result_that_cannot_be_read_is_no_accuracy(tmp_path: Path, content: st
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "results_now.json").write_text(content)
     with pytest.raises(Infra, match="no result that can be read"):
-        read_results(tmp_path, "main", tmp_path / "log")
+        read_results(tmp_path, "main", tmp_path / "log", 3)
+
+
+@pytest.mark.parametrize(("asked_of_3", "accuracy"), [(2, 0.5), (3, 1.7), (3, float("inf"))])
+def test_an_accuracy_over_other_questions_or_beyond_one_is_none(
+    tmp_path: Path, asked_of_3: int, accuracy: float
+) -> None:
+    scores = {"exact_match,flexible-extract": accuracy, "exact_match,strict-match": 0.0}
+    found = {"results": {"t": scores}, "n-samples": {"t": {"effective": asked_of_3}}, "lm_eval_version": "9.9"}
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "results_now.json").write_text(json.dumps(found))
+    with pytest.raises(Infra, match=f"over {asked_of_3} of 3 questions"):
+        read_results(tmp_path, "main", tmp_path / "log", 3)
 
 
 def test_lm_eval_that_is_not_installed_is_named_with_its_extra(problems: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +204,5 @@ def test_no_key_goes_to_the_server_and_no_question_through_a_proxy(problems: Pat
     environment = prepare_evaluation(problems, 3, 64, inherited, offline=False).environment
     assert "OPENAI_API_KEY" not in environment
     assert environment["NO_PROXY"] == environment["no_proxy"] == "intern,127.0.0.1,localhost"
+    lower = prepare_evaluation(problems, 3, 64, {"no_proxy": "low"}, offline=False).environment
+    assert lower["NO_PROXY"] == lower["no_proxy"] == "low,127.0.0.1,localhost"

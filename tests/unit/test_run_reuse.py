@@ -194,8 +194,14 @@ def test_what_is_of_another_boot_or_old_or_beyond_the_most_is_removed(
     foreign = paths[0].with_name("another-boot" + paths[0].name[36:])
     foreign.write_text("{}")
     os.utime(paths[1], (1, 1))
+    # What a killed writer left, and what another one is writing.
+    scratch = [paths[0].with_name(f".{name}.json.1.new") for name in ("left", "now")]
+    for path in scratch:
+        path.touch()
+    os.utime(scratch[0], (1, 1))
     sweep(tmp_path)
-    assert [path.exists() for path in (*paths, foreign)] == [True, False, True, False]
+    assert [path.exists() for path in (*paths, foreign, *scratch)] == [True, False, True, False, False, True]
+    scratch[1].unlink()
     for index in range(4):
         kept(tmp_path, f"more{index}")
     assert len(list((tmp_path / "references").iterdir())) == 3

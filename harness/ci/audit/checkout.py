@@ -30,16 +30,18 @@ WORTH_A_POOL = 50
 TESTS_PER_TASK = 24
 
 
-def read_checkout(root: Path) -> SourceTree:
-    """A vLLM source tree (a clone or an unpacked source distribution).
-
-    Raises `Misconfigured` when ``root`` is not one: the audit of an empty folder would find nothing wrong.
-    """
+def require_checkout(root: Path) -> None:
+    """Raises `Misconfigured` when ``root`` is no vLLM source tree (a clone or an unpacked source distribution)."""
     if not (root / ".buildkite").is_dir() or not (root / "vllm").is_dir():
         raise Misconfigured(
             f"{root} is no vLLM checkout: it needs the folders .buildkite and vllm. "
             "Give the root of a clone or of an unpacked source distribution"
         )
+
+
+def read_checkout(root: Path) -> SourceTree:
+    """A vLLM source tree. Raises `Misconfigured` when ``root`` is none: its audit would find nothing wrong."""
+    require_checkout(root)
     with quiet_collector():
         paths, texts = _read(root)
         configs = {path: parse_document(texts[path]) for path in texts if is_config(path)}
