@@ -85,7 +85,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(tags=["self"], default=False)
 def faults(session: nox.Session) -> None:
-    """Whole runs of the gate against a fake engine, one fault in each (docs/faults.md); three minutes."""
+    """Whole runs of the gate against a fake engine, one fault in each (docs/faults.md); two minutes."""
     session.install("-q", "-e", ".[test]")
     # Four at a time: a run mostly waits, and each has devices, ports and folders of its own.
     session.run("pytest", "tests/faults", "-n", "4", *session.posargs)
